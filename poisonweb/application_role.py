@@ -101,7 +101,7 @@ def grant(*, role: str, password: str | None = None) -> None:
 
 
 def _set_password(cursor: CursorWrapper, role: str, password: str) -> None:
-    """Create the role or change its password; send Postgres only a verifier."""
+    """Create a Postgres role or change its password; send Postgres only a verifier."""
     cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", [role])
     verb = sql.SQL("ALTER ROLE" if cursor.fetchone() is not None else "CREATE ROLE")
     # Send only the verifier of the password: Postgres may log the statement.
@@ -158,7 +158,7 @@ def _execute(cursor: CursorWrapper, statement: str, *names: sql.Composable) -> N
 
 
 def _refuse_powerful(cursor: CursorWrapper, role: str) -> None:
-    """Raise Refused if the role could bypass its rights."""
+    """Raise Refused if a Postgres role could bypass the rights granted to it."""
     cursor.execute(_ROLE, [role])
     is_super, is_powerful, is_owner, creates, owns = cursor.fetchone()
     obstacles = {

@@ -69,7 +69,10 @@ from apps.team import known_request_senders  # noqa: E402 - has models, so it co
 
 
 def _is_known_sender(scope: Scope) -> bool:
-    """Check if a valid key or session sent a request; raises ConnectionError."""
+    """Check if a valid API key or session sent a request.
+
+    Raises ConnectionError while Postgres is away.
+    """
     try:
         return known_request_senders.is_known(dict(scope["headers"]))
     except (OperationalError, InterfaceError):

@@ -50,7 +50,10 @@ class CheckingConsumer(Consumer):
     connection_errors: tuple[type[Exception], ...]
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], None]:
-        """Return a handler that rejects a message whose handling raises."""
+        """Return a handler that rejects a Celery message whose handling raises.
+
+        Errors of the broker's connection are raised.
+        """
         handle = super().create_task_handler(*args, **kwargs)
 
         def handle_or_refuse(message: Any) -> None:
@@ -78,7 +81,10 @@ def _require_arguments(body: object) -> None:
 
 
 def _plain(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a task's known headers; raise InvalidTaskError without a valid id."""
+    """Return a Celery task's headers that HEADERS names, if their values are plain.
+
+    Raise InvalidTaskError without a valid id.
+    """
     number = headers.get("id")
     if not isinstance(number, str) or not 0 < len(number) <= LONGEST_ID:
         raise InvalidTaskError("its id is no text, or too long")

@@ -51,13 +51,19 @@ class ConnectionSender:
         self._later: asyncio.TimerHandle | None = None
 
     def hand_on(self, request: PartialRequest) -> None:
-        """Take over a request's connection; close it here once it is handed on."""
+        """Queue a request's connection for the other process, and send it if possible.
+
+        Close the connection here once it is handed on.
+        """
         self._waiting.append(_Item.of(request))
         if self._later is None:
             self._send()
 
     def replace_socket(self, end: socket.socket) -> None:
-        """Send waiting and later client connections by another socket."""
+        """Send waiting and later client connections by this handover socket.
+
+        Close the one before.
+        """
         self._end.close()
         self._end = end
 
@@ -70,7 +76,10 @@ class ConnectionSender:
             self._waiting.popleft().close()
 
     def _send(self) -> None:
-        """Send waiting connections; retry later where the receiver is full or away."""
+        """Send waiting client connections to the other process.
+
+        Retry later where its socket is full, or the process away.
+        """
         self._later = None
         try:
             while self._waiting:
@@ -90,14 +99,14 @@ class _Item:
 
     @classmethod
     def of(cls, request: PartialRequest) -> Self:
-        """Write a request to memory that can be passed with its connection."""
+        """Write an HTTP request to memory that can be passed with its connection."""
         memory = os.memfd_create("request")
         with open(memory, "wb", closefd=False) as file:
             file.write(_SECONDS.pack(request.seconds_left) + request.data)
         return cls(connection=request.connection, memory=memory)
 
     def send_by(self, end: socket.socket) -> None:
-        """Pass a request's connection and memory to the other process."""
+        """Pass a request's client connection and memory to the other process."""
         socket.send_fds(end, [_NEXT], [self.connection.fileno(), self.memory])
 
     def close(self) -> None:
@@ -118,7 +127,7 @@ def receive(end: socket.socket) -> Iterator[PartialRequest]:
 
 
 def _partial_request(connection: int, memory: int) -> PartialRequest:
-    """Rebuild a handed-over request from the file numbers that arrived."""
+    """Rebuild a request from the file numbers of its connection and memory."""
     with open(memory, "rb") as file:
         file.seek(0)
         (seconds_left,) = _SECONDS.unpack(file.read(_SECONDS.size))

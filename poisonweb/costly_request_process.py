@@ -90,7 +90,10 @@ class CostlyProcess:
         self._watch = asyncio.create_task(self._restart_forever())
 
     async def stop(self) -> None:
-        """Let the process for costly requests finish them, within seconds, and end."""
+        """Let the process for costly requests finish those it has, and end.
+
+        Kill it if that takes longer than twice STOP_SECONDS.
+        """
         if self._watch is not None:
             self._watch.cancel()
         # The process ends by itself when it can receive no more connections.
@@ -153,7 +156,10 @@ class _Server(uvicorn.Server):
             self.should_exit = True
 
     async def _answer(self, request: PartialRequest) -> None:
-        """Continue the connection of a costly request where the web stopped reading."""
+        """Answer a costly request on the client connection that came with it.
+
+        Go on reading where the web stopped.
+        """
         protocol = partial(
             ContinuedH11,
             config=self.config,

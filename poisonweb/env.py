@@ -163,7 +163,10 @@ def _hour(value: str) -> int:
 
 
 def _environment(value: str) -> str:
-    """Check the name of the installation, which its API keys contain."""
+    """Check and return the installation's name, which its API keys contain.
+
+    Raises BadEnvironment for another text.
+    """
     # It is part of API keys (pw_<environment>_...), so it has no underscore.
     if not (value.isascii() and value.replace("-", "").isalnum() and len(value) <= 20):
         raise BadEnvironment(
@@ -237,7 +240,10 @@ def _oidc(environ: Mapping[str, str]) -> Oidc | None:
 
 
 def _issuer(value: str) -> str:
-    """Check the address of the OpenID provider: https, or on this machine."""
+    """Check and return the OpenID provider's address: https, or on this machine.
+
+    Raises BadEnvironment for any other.
+    """
     address = _address(value)
     is_safe = address is not None and (
         address.scheme == "https" or address.hostname in LOOPBACK
@@ -288,7 +294,7 @@ def _size(environ: Mapping[str, str], name: str, *, default: int) -> int:
 
 
 def _calls(environ: Mapping[str, str], *, default: int) -> int:
-    """Read how many calls a key may make of an endpoint in a minute."""
+    """Read how many calls of an endpoint an API key may make in a minute."""
     value = environ.get("POISONWEB_GATEWAY_CALLS_PER_MINUTE") or str(default)
     if not (value.isascii() and value.isdigit() and 0 < int(value) <= MOST_CALLS):
         raise BadEnvironment(

@@ -59,9 +59,9 @@ class GatewayH11(BoundedH11):
         self.app_state["abort"] = self._abort
 
     def _abort(self) -> None:
-        """Reset a connection: any other end may look like that of the answer.
+        """Reset a caller's connection: any other end may look like that of the answer.
 
-        One that is closing may have no socket any more.
+        A connection that is closing may have no socket any more.
         """
         if self.transport.is_closing():
             self.transport.abort()
@@ -72,7 +72,7 @@ class GatewayH11(BoundedH11):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Ignore what a refused caller still sends, so that the answer arrives."""
+        """Ignore bytes that a refused caller still sends: so the answer arrives."""
         if not self._is_refused:
             super().data_received(data)
 
@@ -125,7 +125,10 @@ class _ConnectionWithRawHeaders(h11.Connection):
     def send(  # type: ignore[override] # its overloads say the same by event
         self, event: h11.Event
     ) -> bytes | None:
-        """Return the bytes of an HTTP event to send; b"" for the head of an answer."""
+        """Return the bytes to send for an HTTP event; b"" for the head of an answer.
+
+        The next event's bytes have the head before them.
+        """
         data = super().send(event)
         if isinstance(event, h11.Response):
             self._answer_head = data or b""
@@ -136,7 +139,7 @@ class _ConnectionWithRawHeaders(h11.Connection):
         return head + data
 
     def next_event(self) -> Event:
-        """Return the next HTTP event; put a request's headers into the state."""
+        """Return the next HTTP event; put a request's raw headers into the state."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._state["raw_headers"] = event.headers.raw_items()
@@ -169,7 +172,7 @@ class GatewayServer(uvicorn.Server):
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Take no more calls; store those that back ends do not answer in time."""
+        """Let the gateway take no more calls; store those not answered in time."""
         application = self._application
         assert application is not None  # noqa: S101 - `startup` was before
         cut = asyncio.get_running_loop().call_later(CUT_SECONDS, application.cut)

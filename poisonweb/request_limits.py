@@ -89,7 +89,7 @@ class _RequestSize:
         await self.expect(self._bytes)
 
     async def expect(self, size: int) -> None:
-        """Raise Refusal for a request of `size` bytes."""
+        """Raise Refusal if the request's sender may not send `size` bytes."""
         if size > self._most:
             raise self._too_large()
         if size > MOST_OF_A_STRANGER and not self._is_known:
@@ -127,7 +127,7 @@ class _RequestSize:
 
 
 def is_page(scope: Scope) -> bool:
-    """Check for what people ask for: pages, and their forms."""
+    """Check if a request is for a page or one of its forms, as people send it."""
     path: str = scope["path"]
     return not path.startswith(_NO_PAGES)
 
@@ -211,7 +211,7 @@ def limit_concurrency(
 
 
 def _check_method(scope: Scope) -> None:
-    """Refuse a request with the method `post`, which Django would take for POST.
+    """Refuse a request with a method such as `post`, which Django would take for POST.
 
     The functions above compare the method as it is written.
     """

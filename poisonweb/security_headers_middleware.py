@@ -23,9 +23,10 @@ POLICY = ", ".join(
 
 
 def SecurityHeadersMiddleware(respond: Handler) -> Handler:  # noqa: N802 - named as Django does
-    """Deny features and other origins; keep answers out of caches, unless they say so.
+    """Set headers of responses that deny browser features, other origins and caches.
 
-    Pages contain bodies of messages and names of people (OWASP ASVS 5.0, 14.3.2).
+    A header that the response has already stays. Pages contain bodies of messages and
+    names of people (OWASP ASVS 5.0, 14.3.2).
     """
 
     def middleware(request: HttpRequest) -> HttpResponse:

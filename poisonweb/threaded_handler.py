@@ -46,7 +46,7 @@ class ThreadedHandler(ASGIHandler):
         super().load_middleware(is_async=False)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read a request's body, answer in a thread of the pool, send the answer."""
+        """Read an HTTP request's body, answer in a pool's thread, send the answer."""
         try:
             body = await self.read_body(receive)
         except RequestAborted:
@@ -61,7 +61,10 @@ class ThreadedHandler(ASGIHandler):
                 await self.send_response(response, send)
 
     def _respond(self, scope: Scope, body: IO[bytes]) -> Response:
-        """Answer a request; return the Postgres session, even before a stream."""
+        """Return the response to a request, and give its Postgres session back.
+
+        That is done even before a streamed response is sent.
+        """
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=type(self), scope=scope)
         request, refusal = self.create_request(scope, body)

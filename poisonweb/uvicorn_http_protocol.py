@@ -37,7 +37,7 @@ class BoundedH11(H11Protocol):
     def connection_made(  # type: ignore[override] # as the parent class does
         self, transport: asyncio.Transport
     ) -> None:
-        """Expect the first request of a connection within the time limit."""
+        """Start the time limit for the first HTTP request of a new connection."""
         super().connection_made(transport)
         self._await_request(SECONDS)
 
@@ -53,7 +53,7 @@ class BoundedH11(H11Protocol):
             self._stop_waiting()
 
     def on_response_complete(self) -> None:
-        """Expect the connection's next request within the time limit."""
+        """Start the time limit for the connection's next HTTP request."""
         self._await_request(SECONDS)
         super().on_response_complete()
 
@@ -94,7 +94,10 @@ class ForwardingH11(BoundedH11):
         self.conn = _FilteredConnection(self._hand_on_costly)
 
     def _hand_on_costly(self, request: h11.Request) -> bool:
-        """Hand a costly request on with its connection; return whether it was one."""
+        """Hand a costly request on with its connection; return whether that was done.
+
+        While an earlier answer is being sent, it is not.
+        """
         # While an earlier answer is being sent, this process has to answer, too.
         is_free = not self.transport.get_write_buffer_size()
         if not (is_free and self._is_for_another(request)):
@@ -125,7 +128,7 @@ class ContinuedH11(BoundedH11):
     def connection_made(  # type: ignore[override] # as the parent class does
         self, transport: asyncio.Transport
     ) -> None:
-        """Read what the other process had received of the request."""
+        """Go on with a request handed on: read what the web had received of it."""
         super().connection_made(transport)
         self._await_request(self._request.seconds_left)
         self.data_received(self._request.data)
@@ -139,7 +142,7 @@ class _FilteredConnection(h11.Connection):
         self._is_handed_on = is_handed_on
 
     def next_event(self) -> Event:
-        """Return the next HTTP event; hide a request that is handed on."""
+        """Return the next HTTP event; NEED_DATA for a request that is handed on."""
         event = super().next_event()
         if isinstance(event, h11.Request) and self._is_handed_on(event):
             return h11.NEED_DATA
@@ -147,7 +150,7 @@ class _FilteredConnection(h11.Connection):
 
 
 def _head(request: h11.Request) -> bytes:
-    """Write the head of a request again, as the other process will parse it."""
+    """Write an HTTP request's head again, as the other process will parse it."""
     lines = [
         b"%s %s HTTP/%s" % (request.method, request.target, request.http_version),
         *(b"%s: %s" % header for header in request.headers.raw_items()),

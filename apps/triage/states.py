@@ -95,7 +95,7 @@ NEXT: dict[OperationState, frozenset[OperationState]] = {
 
 
 def before(state: OperationState) -> list[str]:
-    """List the states of an operation that can change to this one."""
+    """List the operation states from which an operation can change to this one."""
     return sorted(origin.value for origin, onward in NEXT.items() if state in onward)
 
 

@@ -44,9 +44,10 @@ def take_selection(operation_id: int) -> None:
 
 @shared_task(name="apps.triage.tasks.rescue")
 def rescue() -> None:
-    """Enqueue the operations that no worker works on, such as a dead one's.
+    """Enqueue the operations that no worker works on, such as a dead worker's.
 
-    Then convert some of those of the release before.
+    Then, for some seconds, convert operations of the release before to this release's
+    layout.
     """
     orphaned_operations_and_pruning.beat(now=clock.now())
     orphans = orphaned_operations_and_pruning.orphans(now=clock.now())
@@ -61,7 +62,7 @@ def rescue() -> None:
 
 @shared_task(name="apps.triage.tasks.prune")
 def prune() -> None:
-    """Delete old previews, idempotency keys, sessions and wrong passwords."""
+    """Delete old operation previews, idempotency keys, sessions, failed sign-ins."""
     pruned = orphaned_operations_and_pruning.prune(now=clock.now())
     if pruned.previews or pruned.idempotency_keys:
         log.info("pruned %s", pruned)

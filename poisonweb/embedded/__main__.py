@@ -75,7 +75,10 @@ def _run_installation(env: Env, port: int, gateway_port: int) -> None:
 
 
 def _start(keeper: Supervisor, installation: Plan, var: Path) -> None:
-    """Start the servers, prepare the database, then the web and the rest."""
+    """Start the installation's servers, prepare the database, start the programs.
+
+    The web is the first of the programs, and has to be ready before the others start.
+    """
     keeper.start(installation.servers)
     keeper.until_ready(seconds=START_SECONDS)
     running_servers_file.announce(
@@ -90,7 +93,10 @@ def _start(keeper: Supervisor, installation: Plan, var: Path) -> None:
 
 
 def _port(name: str, *, usual: int) -> int:
-    """Read the number of a port; raises BadEnvironment."""
+    """Return the port that an environment variable names, or else the usual one.
+
+    Raises BadEnvironment if it is no port.
+    """
     text = os.environ.get(name) or str(usual)
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65_536):
         raise BadEnvironment(f"{name} is {text!r}: use a number from 1 to 65535.")
@@ -132,7 +138,7 @@ def _check_room(var: Path) -> None:
 
 
 def _log_to(file: Path) -> None:
-    """Log to stderr and to a rotated file."""
+    """Write this program's log to stderr and to a rotated file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file_handler = RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=1)
     file_handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

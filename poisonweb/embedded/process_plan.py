@@ -123,7 +123,10 @@ def _add_redis(folder: Path, servers: list[Program]) -> tuple[str, str]:
 
 
 def _demo(env: Env, addresses: Servers, *, is_requested: bool) -> bool:
-    """Check if the sample runs: unasked, only with embedded servers."""
+    """Decide whether the sample runs; unasked, only with embedded servers.
+
+    Raises CannotStart if it is asked for, but no Redis is there for it.
+    """
     if not is_requested:
         return env.database_url is None and addresses.redis_url is not None
     if env.demo and addresses.redis_url is None:
@@ -142,7 +145,7 @@ def _processes(
     quote_port: int | None,
     environment: Mapping[str, str],
 ) -> tuple[Program, ...]:
-    """List our processes, with those of the sample if it has a port for quotes."""
+    """List Poisonweb's programs to run; with a port for quotes, also the sample's."""
     program = partial(Program, environment=environment)
     worker = partial(_worker, env.log_level)
     schedule = ("--schedule", str(env.var / "run" / "beat-schedule"))
@@ -193,7 +196,7 @@ def _endpoint_hosts(env: Env, quote_port: int | None) -> str:
 def _sample_programs(
     env: Env, environment: Mapping[str, str], ports: tuple[str, ...]
 ) -> tuple[Program, ...]:
-    """List the programs of the sample, and the one that writes its history."""
+    """List the sample's programs to run, with the one that writes its history."""
     journal = {"POISONGUARD_JOURNAL": str(env.var / "sample-journal")}
     program = partial(Program, environment={**environment, **journal})
     return (
@@ -212,7 +215,7 @@ def _sample_programs(
 
 
 def _guarded(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command of a consumer with a supervisor; both end together."""
+    """Wrap a consumer's command in `poisonguard run`; both processes end together."""
     ends_with_it = ("setpriv", "--pdeathsig", "TERM", "--")
     run = _python("-m", "poisonguard", "run", "--grace", str(CONSUMER_GRACE), "--")
     return (*run, *ends_with_it, *command)

@@ -157,7 +157,7 @@ def _uv() -> Path:
 
 
 def _check_machine() -> None:
-    """Raise SetUpFailed on a platform or Python that cannot run this."""
+    """Raise SetUpFailed on a platform or Python that cannot run the embedded mode."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise SetUpFailed(
             "The embedded mode needs Linux on x86-64; elsewhere install "
@@ -169,7 +169,10 @@ def _check_machine() -> None:
 
 
 def _check_disks(uv: Path, target: VenvTarget) -> None:
-    """Check the disks for room for downloads and for files that cannot be linked."""
+    """Raise SetUpFailed if the disks lack room for the packages of a target.
+
+    They need room for downloads, and for files that cannot be linked.
+    """
     output = subprocess.run((uv, "cache", "dir"), stdout=subprocess.PIPE, check=True)
     cache = Path(os.fsdecode(output.stdout.strip()))
     cache.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,10 @@ room_of_request: ContextVar[Room] = ContextVar("room_of_request", default=Room.A
 
 
 def assign_rooms(application: Application) -> Application:
-    """Let each request use the sessions of its room, in whatever thread it goes on."""
+    """Let each request use its room's Postgres sessions, in whatever thread it goes on.
+
+    Pages are one room, and all else the other.
+    """
 
     async def assigned(scope: Scope, receive: Receive, send: Send) -> None:
         room_of_request.set(Room.PAGES if is_page(scope) else Room.API)

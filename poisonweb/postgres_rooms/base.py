@@ -23,7 +23,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     @property
     def pool(self) -> ConnectionPool[Any]:
-        """Return the pool of the room that the present request belongs to."""
+        """Return the pool of Postgres sessions of the present request's room."""
         room = room_of_request.get()
         with self._mutex:
             if room not in self._pools:

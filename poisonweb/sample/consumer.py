@@ -209,7 +209,7 @@ class SampleConsumer:
         self._note(what, entry, error=error)
 
     def _note(self, what: What, entry: Entry, *, error: str = "") -> None:
-        """Write what happened to a message to the ledger."""
+        """Write a line to the ledger that says what happened to a message."""
         bookmark, fields = entry
         self._ledger.write(
             what,

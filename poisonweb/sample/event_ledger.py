@@ -54,7 +54,7 @@ class Line:
         return cls(at=at, what=what, **members)
 
     def to_json(self) -> bytes:
-        """Write a line of the ledger as JSON, without empty members."""
+        """Write a line of the sample's event ledger as JSON, without empty members."""
         members = {**asdict(self), "at": self.at.isoformat()}
         present = {name: value for name, value in members.items() if value}
         return json.dumps(present).encode() + b"\n"
@@ -106,7 +106,7 @@ class Ledger:
             file.write(text)
 
     def began(self) -> datetime | None:
-        """Return the time of the ledger's first line."""
+        """Return the time of the event ledger's first line; None without any line."""
         first = next(read(self.path), None)
         return None if first is None else first.at
 

@@ -70,7 +70,7 @@ def shipment(n: int) -> SampleMessage:
 
 
 def _order(n: int) -> dict[str, object]:
-    """Return the members of a correct order."""
+    """Return the members of the n-th order of the sample, without a fault."""
     return {
         "number": f"A-{100_000 + n}",
         "customer_id": f"C-{1 + n * 37 % 900}",

@@ -29,7 +29,10 @@ class SampleContext:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
-        """Read the sample's environment, set up logging; raises BadEnvironment."""
+        """Make the sample's context from the environment, and set up logging.
+
+        Raises BadEnvironment.
+        """
         env = settings.load(environ)
         if env.redis_url is None:
             raise settings.BadEnvironment("POISONWEB_REDIS_URL is not set.")

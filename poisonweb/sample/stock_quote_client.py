@@ -108,7 +108,7 @@ class StockQuoteClient:
         )
 
     def follow(self) -> None:
-        """Ask what became of the deliveries of quotes; forget those that are over."""
+        """Ask the gateway about the deliveries of quotes; forget finished ones."""
         for delivery in list(self.followed):
             answer = self._call("GET", f"/gateway/-/deliveries/{delivery}", {}, b"")
             state = json.loads(answer.body).get("state", "gone")

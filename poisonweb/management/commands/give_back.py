@@ -59,7 +59,10 @@ class Command(BaseCommand):
         self._finish(operation)
 
     def _finish(self, operation: Operation) -> None:
-        """Carry the give-back operation out, or wait for the worker that does."""
+        """Carry the give-back operation out, or wait for the worker that does.
+
+        Raise CommandError if messages were refused.
+        """
         while self._carry_out(operation) is not SliceEnd.DONE:
             operation.refresh_from_db()
             if operation.trouble:

@@ -170,7 +170,10 @@ def _make_admin(file: Path) -> None:
 
 
 def _make_sample(key_file: Path) -> None:
-    """Register the sample's topics with lanes that capture, and make its key."""
+    """Register the sample's topics, lanes, endpoint and outbox; make its API key.
+
+    New lanes capture; other lanes and a usable key stay as they are.
+    """
     broker = _sample_broker()
     for topic in SAMPLE_TOPICS:
         sample_topic = brokers.register_topic(

@@ -235,7 +235,7 @@ class _Draw:
         return calendar.at(day, *FIRST_SESSION) + place * SESSION
 
     def _deliver_again(self, step: PlannedStep) -> None:
-        """Count the planned deliveries of redriven messages."""
+        """Count a step's deliveries of redriven messages in the planned counters."""
         if step.kind not in {StepKind.CONFIRMED, StepKind.RECURRED}:
             return
         minute = step.at - timedelta(minutes=step.at.minute % 10)
@@ -244,7 +244,10 @@ class _Draw:
             self._end(p.stream, p.client, minute, fault)
 
     def _counts(self) -> Iterator[ClientCounts]:
-        """Yield the planned counters of each consumer and of its broker."""
+        """Yield the planned counters of each client, for each ten minutes.
+
+        Omit streams whose messages neither consumers nor brokers count.
+        """
         for (stream, client, minute), tally in self.tallies.items():
             if stream.source is not DeliveredSource.NONE:
                 yield ClientCounts(
@@ -262,7 +265,10 @@ class _Draw:
 def _triage_session(
     poisons: Sequence[Poisoned], *, start: datetime, why: str
 ) -> Iterator[PlannedStep]:
-    """Redrive some failed messages, drop others, redrive some a second time."""
+    """Return the steps of a triage session about some failed messages.
+
+    Redrive some, drop others, redrive some a second time. Omit steps without messages.
+    """
     dropped = tuple(p for p in poisons if p.fate.dropped)
     steps = (
         *_redrive_round(poisons, 0, start, why),
@@ -277,7 +283,10 @@ def _triage_session(
 def _redrive_round(
     poisons: Iterable[Poisoned], turn: int, start: datetime, why: str
 ) -> Iterator[PlannedStep]:
-    """Yield a redrive of failed messages, then who confirmed and who failed again."""
+    """Yield the steps of a redrive of failed messages: the redrive and its results.
+
+    The results are the messages that are confirmed, and those that fail again.
+    """
     answers = {p: p.fate.answers[turn] for p in poisons if len(p.fate.answers) > turn}
     handled = tuple(p for p, answer in answers.items() if answer.is_confirmed)
     recurred = tuple(p for p, answer in answers.items() if answer.recurs)

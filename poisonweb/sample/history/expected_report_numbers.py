@@ -102,7 +102,7 @@ class ExpectedNumbers:
         return hour, problem
 
     def _add_step(self, step: PlannedStep, poisoned: Poisoned) -> None:
-        """Count a decision or its outcome in the expected numbers."""
+        """Count a decision about a failure, or its outcome, in the expected numbers."""
         for tally in self._both(poisoned, step.at):
             tally.numbers[step.kind.value] += 1
         if step.kind is StepKind.RECURRED:
@@ -123,7 +123,7 @@ class ExpectedNumbers:
 
 
 def _key(day: date, stream: TrafficStream) -> dict[str, object]:
-    """Return the members of an expected line that say what the line counts."""
+    """Return the day, topic and consumer group that an expected line counts."""
     return {
         "day": day.isoformat(),
         "topic": stream.topic,

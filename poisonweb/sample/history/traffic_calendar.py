@@ -49,7 +49,7 @@ class Weeks:
         return (self.first + number * DAY for number in range(DAYS))
 
     def number_of(self, day: date) -> int:
-        """Return the number of a day, counted from the history's first one."""
+        """Return how many days a day is after the first day of the history."""
         return (day - self.first).days
 
     def is_released(self, at: datetime) -> bool:
@@ -72,14 +72,20 @@ class Weeks:
         return at.date() == self.maintenance and during
 
     def decided_on(self, day: date) -> date:
-        """Return the day on which the failures of `day` are decided: a working day."""
+        """Return the day on which the failures of `day` are decided.
+
+        It is the next working day, but never later than the history's last day.
+        """
         following = day + DAY
         while following.weekday() >= SATURDAY:
             following += DAY
         return min(following, self.last)
 
     def _next(self, weekday: int, *, after: int) -> date:
-        """Return the first such weekday, `after` days from the history's start."""
+        """Return the first date with this weekday.
+
+        It is at least `after` days after the history's start.
+        """
         start = self.first + after * DAY
         return start + (weekday - start.weekday()) % 7 * DAY
 
@@ -91,5 +97,5 @@ class Weeks:
 
 
 def at(day: date, hour: int, minute: int = 0) -> datetime:
-    """Return this time of a day, in UTC."""
+    """Return a day's hour and minute as a datetime in UTC."""
     return datetime.combine(day, time(hour, minute), UTC)

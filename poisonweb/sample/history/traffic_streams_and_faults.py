@@ -32,12 +32,12 @@ class RedriveResult(Enum):
 
     @property
     def is_confirmed(self) -> bool:
-        """Return whether the consumer confirms a redrive that ends like this."""
+        """Return whether the consumer confirms a redrive with this result."""
         return self is not RedriveResult.FAILED
 
     @property
     def recurs(self) -> bool:
-        """Return whether the message of such a redrive fails again."""
+        """Return whether the message of a redrive with this result fails again."""
         return self is not RedriveResult.HANDLED
 
 
@@ -126,7 +126,7 @@ def while_released(part: float) -> Likely:
 
 
 def _order(fault: int) -> Callable[[int], bytes]:
-    """Return a function that makes orders with a fault of `messages`, or with none."""
+    """Return a function that makes bodies of orders with this fault, or with none."""
     return lambda n: producer_messages.order(40 * n + fault).body
 
 
@@ -136,12 +136,12 @@ def _content(n: int) -> bytes:
 
 
 def _shipment(to: str) -> Callable[[int], bytes]:
-    """Return a function that makes shipments to an address."""
+    """Return a function that makes bodies of shipments to this address."""
     return lambda n: json.dumps({"shipment": f"S-{n}", "to": to}).encode()
 
 
 def _frame(file: str, line: int, function: str) -> str:
-    """Return a line of a traceback."""
+    """Return a line of a Python traceback: its file, line number and function."""
     return f'  File "/srv/{file}", line {line}, in {function}'
 
 

@@ -208,7 +208,7 @@ class _Writer:
         return operation
 
     def _sign(self, operation: Operation, step: PlannedStep) -> None:
-        """Remember the redrive headers of the redriven messages."""
+        """Remember the redrive headers of the messages that an operation redrove."""
         redrives = Redrive.objects.filter(operation=operation.pk)
         by_poison = {each.poison_id: each for each in redrives.select_related("poison")}
         for poisoned in step.poisons:
@@ -220,14 +220,17 @@ class _Writer:
             )
 
     def _confirm_redrives(self, step: PlannedStep) -> None:
-        """Confirm the redrives; raises UnexpectedResult if one is refused."""
+        """Confirm a step's redrives; raises UnexpectedResult if one is refused."""
         pairs = [(self.tokens[p], p.stream.topic) for p in step.poisons]
         verdicts = confirmations.confirm(tokens=pairs, now=step.at)
         if any(verdict.status != CaptureStatus.CONFIRMED for verdict in verdicts):
             raise UnexpectedResult("a redrive could not be confirmed")
 
     def _recur(self, step: PlannedStep) -> None:
-        """Capture redriven messages; raises UnexpectedResult if one became another."""
+        """Capture redriven messages that failed again.
+
+        Raises UnexpectedResult if one did not update its poison.
+        """
         again = [self._occurrence(p, at=step.at, now=step.at) for p in step.poisons]
         answers = capture.write(occurrences=again, now=step.at)
         if any(answer.status != CaptureStatus.UPDATED for answer in answers):
