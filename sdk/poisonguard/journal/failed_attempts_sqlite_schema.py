@@ -71,7 +71,7 @@ PRUNE = (
 
 
 def prune(db: sqlite3.Connection, now: datetime) -> None:
-    """Delete old rows of attempts, and those beyond ROW_LIMIT, of all tables."""
+    """Delete rows that are old, or beyond ROW_LIMIT, from the failed-attempt tables."""
     # Rows from the future were written before the clock was set back.
     db.execute(
         "UPDATE failures SET due_at = due_at - at + :now WHERE at > :now",

@@ -60,12 +60,15 @@ class Attempts:
         self._writes = 0
 
     def open(self, *, now: datetime) -> None:
-        """Open the file of attempts and load its suspected messages."""
+        """Open the file of failed attempts, and load its suspected messages."""
         self._file.do(lambda db: prune(db, now))
         self.refresh()
 
     def of(self, identity: bytes, number: int, *, now: datetime) -> Record | None:
-        """Read a message's record; None without one. Old crashes do not count."""
+        """Return a message's record of failures and crashes; None without one.
+
+        Old crashes do not count.
+        """
         failure, crash = self._file.do(
             lambda db: _failure_and_crash(db, identity, number)
         )
@@ -83,7 +86,10 @@ class Attempts:
         due_at: datetime | None = None,
         first_enqueued_at: datetime | None = None,
     ) -> Record:
-        """Count a message's failure; return its record, without suspected deaths."""
+        """Count a message's failure; return its record of failures and crashes.
+
+        Deaths of processes that only made the message suspect no longer count.
+        """
         row = {
             "identity": identity,
             "number": signed(number),
@@ -116,7 +122,10 @@ class Attempts:
             self.suspects.add(number)
 
     def blame(self, death: Death) -> None:
-        """Count a death against its messages, or suspect them; once per death."""
+        """Charge a process's death to its messages in flight, or suspect them.
+
+        Each death counts once, and an excused one changes nothing.
+        """
         if death.blame is Blame.EXCUSED:
             return
         rows = [
@@ -142,7 +151,7 @@ class Attempts:
             self.refresh()
 
     def forget(self, identity: bytes, number: int) -> None:
-        """Delete the record of a message that was handled or is reported."""
+        """Delete the failed-attempt record of a message handled or reported."""
         with self._file.lock:
             self._file.do(lambda db: _delete_rows(db, identity, number))
             self.suspects.discard(number)
@@ -157,7 +166,7 @@ class Attempts:
         now: datetime,
         lasts: timedelta = UNSETTLED,
     ) -> None:
-        """Replace the record of a message by a mark that it is poison.
+        """Replace a message's record of failed attempts by a mark that it is poison.
 
         The mark is stored by bookmark: a message sent again has another bookmark.
         """
@@ -180,7 +189,7 @@ class Attempts:
         return self._has_row(question, row)
 
     def mark_first_failure(self, identity: bytes, *, now: datetime) -> bool:
-        """Mark a message's first failure as announced; False if it was."""
+        """Mark a message's first failure as announced; False if it already was."""
         statement = "INSERT OR IGNORE INTO told VALUES (?, ?)"
         row = (identity, stamp(now))
         return self._write(lambda db: _insert(db, statement, row), now)
@@ -198,7 +207,10 @@ class Attempts:
         self._write(lambda db: db.execute(statement, row), now)
 
     def refresh(self) -> None:
-        """Update `suspects` with what other processes of this consumer recorded."""
+        """Reload the numbers of suspected messages, if their file has changed.
+
+        Other processes of this consumer write to that file.
+        """
         with self._file.lock:
             changed = self._file.do(self._numbers_if_changed)
             if changed is not None:
@@ -239,7 +251,7 @@ class Attempts:
 
 
 def _forget_lost_file(suspects: set[int], problems: list[str], problem: str) -> None:
-    """Forget all suspects, whose file was corrupt, and list that problem."""
+    """Forget all suspected messages of a corrupt attempts file; list that problem."""
     suspects.clear()
     problems.append(problem)
 
@@ -258,7 +270,7 @@ def _crash_row(
     reason: str,
     stacks: str = "",
 ) -> dict[str, object]:
-    """Return the parameters of the CRASH statement for one message."""
+    """Return the SQL parameters that record a message's crash, or a suspected one."""
     return {
         "number": signed(number),
         "crashes": int(charged),
@@ -274,14 +286,14 @@ def _crash_row(
 def _failure_and_crash(
     db: sqlite3.Connection, identity: bytes, number: int
 ) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
-    """Read the rows of a message in both tables; None without any."""
+    """Return a message's failure row and crash row; None for each that is missing."""
     failure = db.execute("SELECT * FROM failures WHERE identity = ?", (identity,))
     crash = db.execute("SELECT * FROM crashes WHERE number = ?", (signed(number),))
     return failure.fetchone(), crash.fetchone()
 
 
 def _numbers(db: sqlite3.Connection, table: str) -> set[int]:
-    """Return the numbers of all messages that have a row in this table."""
+    """Return the numbers of all messages with a row in a failed-attempt table."""
     rows = db.execute(f"SELECT number FROM {table}")  # noqa: S608 - our own names
     return {unsigned(row["number"]) for row in rows}
 

@@ -104,11 +104,14 @@ class Journal:
         self.slots.beats[slot] += 1
 
     def stopping(self) -> None:
-        """Charge no message from here on: this process was told to stop."""
+        """Mark this process as told to stop: no message is charged from here on."""
         self.slots.set_state(OwnerState.STOPPING)
 
     def hangs(self, slots: Sequence[int], *, seconds: float) -> None:
-        """Record in the journal that these slots' messages hang and end the process."""
+        """Record in the journal that the messages in these slots hang.
+
+        That is noted as how the process ends; the caller ends it.
+        """
         for slot in slots:
             self.slots.hung[slot] = self.words[slot]
         if self._file is not None:
@@ -116,7 +119,7 @@ class Journal:
             self._file.write_ending(EndingKind.HANG, milliseconds, self._clock())
 
     def facts(self) -> dict[str, object]:
-        """Return the journal's part of guard.health()."""
+        """Return the state of the journal of messages in flight, for guard.health()."""
         return {
             "journal": self.folder is not None,
             "folder": str(self.folder) if self.folder else None,

@@ -80,7 +80,7 @@ class Ending:
 
     @classmethod
     def parse(cls, kind: int, value: int, at: int) -> Self:
-        """Convert a process's ending in a journal; raise UnreadableJournal if wrong."""
+        """Parse from a journal how a process ended; raise UnreadableJournal if bad."""
         try:
             return cls(kind=EndingKind(kind), value=value, at=_moment(at))
         except (ValueError, OverflowError, OSError) as damage:
@@ -103,7 +103,7 @@ class Header:
         return HEADER + 3 * WORD * self.slots
 
     def packed(self) -> bytes:
-        """Return the bytes of a journal's header, for an owner that runs."""
+        """Encode a journal's header as bytes, with its owner marked as running."""
         owner = _OWNER.pack(
             MAGIC,
             VERSION,

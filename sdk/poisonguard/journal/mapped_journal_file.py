@@ -37,7 +37,7 @@ class JournalSlots:
 
     @classmethod
     def private(cls, slots: int) -> Self:
-        """Return journal slots that other processes cannot see."""
+        """Return journal slots in private memory, which other processes cannot see."""
         size = journal_binary_format.HEADER + 3 * journal_binary_format.WORD * slots
         return cls(memoryview(bytearray(size)), slots)
 

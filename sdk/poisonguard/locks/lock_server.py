@@ -74,7 +74,7 @@ class LockAttempt(ABC):
     def wait(self, timeout: float | None) -> LockGrant | None:
         """Wait for the lock; return its grant, or None after `timeout` seconds.
 
-        Raises what failed.
+        Raises the error with which the wait failed.
         """
         try:
             self._wait_for_decision(timeout)
@@ -180,11 +180,11 @@ class LockServer(ABC):
 
     @abstractmethod
     def attempt(self, resource: str) -> LockAttempt:
-        """Join the queue for the lock of a resource."""
+        """Join the queue for a resource's lock; return the attempt to wait on."""
 
     @abstractmethod
     def _detach(self) -> LockSession | None:
-        """Give away the session of locks, if any; the caller has the mutex."""
+        """Forget and return the session of locks, if any; the caller has the mutex."""
 
 
 _servers: WeakSet[LockServer] = WeakSet()

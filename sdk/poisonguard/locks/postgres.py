@@ -42,7 +42,10 @@ class PostgresLocks(LockServer):
         self._queues: TicketQueues | None = None
 
     def attempt(self, resource: str) -> LockAttempt:
-        """Join the queue for a resource's lock, on a new session if the last ended."""
+        """Join the queue for a resource's lock; return the attempt to wait on.
+
+        If the last session of Postgres has ended, this opens a new one.
+        """
         with self._mutex:
             queues = self._queues
             if queues is None or queues.has_ended:

@@ -187,7 +187,10 @@ class LockConnection:
         return Ticket(resource, number)
 
     def look(self, tickets: Iterable[Ticket]) -> list[EarlierTicket]:
-        """Find what ticket stands next before each of our tickets."""
+        """Return, for each of our lock tickets, the one next before it, if any.
+
+        That one is marked as dead if its session has ended.
+        """
         rows = self._query(LOOK, self.name, *_columns(tickets))
         return [
             EarlierTicket(
@@ -199,7 +202,7 @@ class LockConnection:
         ]
 
     def forget(self, dead: Iterable[Ticket]) -> bool:
-        """Delete tickets whose sessions have ended; False if they stay locked."""
+        """Delete lock tickets whose sessions have ended; False if they stay locked."""
         try:
             self._connection.execute(FORGET, _columns(dead))
         except (
@@ -212,7 +215,10 @@ class LockConnection:
         return True
 
     def release(self, ticket: Ticket) -> bool:
-        """Delete a ticket of our own, call the next; False if it was gone."""
+        """Delete our ticket for a lock, and notify the session of the next ticket.
+
+        Return False if ours, or its advisory lock, was gone already.
+        """
         rows = self._query(RELEASE, *ticket)
         ((was_locked, *_),) = self._query(CALL_NEXT, self.name, *ticket)
         return bool(rows) and bool(was_locked)
@@ -222,11 +228,11 @@ class LockConnection:
 
     @property
     def has_calls(self) -> bool:
-        """Tell whether calls of our tickets wait for `called_resources`."""
+        """Tell whether `called_resources` has notifications for our lock tickets."""
         return bool(self._calls)
 
     def called_resources(self) -> set[str]:
-        """Read the resources of which our ticket may be next by now."""
+        """Read from notifications the resources whose lock our ticket may now get."""
         self._connection.pgconn.consume_input()
         while notify := self._connection.pgconn.notifies():
             self._calls.add(notify.extra.decode())

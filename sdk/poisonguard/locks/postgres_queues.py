@@ -74,7 +74,7 @@ class TicketQueues:
         return attempt
 
     def submit(self, command: Callable[[], None]) -> None:
-        """Have the thread of the ticket queues do some work next."""
+        """Queue work for the thread that handles lock tickets in Postgres."""
         self._commands.append(command)
         with suppress(BlockingIOError, OSError):  # full: it is awake; closed: it ended
             self._wake_in.send(b"\0")
@@ -114,7 +114,10 @@ class TicketQueues:
             self._connection.leave_to_parent()
 
     def _do(self, command: Callable[[], object]) -> bool:
-        """Have the queues' thread do some work; return whether it did so in time."""
+        """Have the ticket queues' thread do some work; tell whether it did so in time.
+
+        Without an answer in time, the queues and all their locks end.
+        """
         is_done, answer = False, threading.Event()
 
         def do() -> None:
@@ -134,7 +137,10 @@ class TicketQueues:
         return is_done
 
     def _end(self, error: GuardError) -> None:
-        """End all grants and attempts of locks; another thread cuts the connection."""
+        """End all grants and attempts of locks with this error.
+
+        A thread other than the queues' own also cuts the connection to Postgres.
+        """
         with self._mutex:
             if self.has_ended:
                 return
@@ -179,7 +185,7 @@ class TicketQueues:
             self._wake_out.close()
 
     def _work(self, connection: LockConnection) -> None:
-        """Do submitted work, and look after waiting tickets, until the end."""
+        """Do submitted work and look after waiting lock tickets, until the end."""
         looked_at = time.monotonic()
         with selectors.DefaultSelector() as news:
             news.register(connection, selectors.EVENT_READ)
@@ -224,7 +230,7 @@ class TicketQueues:
         return connection
 
     def _call_first(self, resource: str) -> None:
-        """Look next at the first of our waiting tickets of a resource."""
+        """Have the next look check the first of our waiting tickets for a resource."""
         for attempt in self._waiting.get(resource, {}).values():
             self._due.add(attempt)
             return
@@ -236,14 +242,14 @@ class TicketQueues:
         self._is_closing = True
 
     def _take(self, attempt: TicketAttempt) -> None:
-        """Take a ticket of a lock, after those who asked before."""
+        """Take a lock ticket for an attempt, after the attempts that asked before."""
         queue = self._ticketless.setdefault(attempt.resource, deque())
         queue.append(attempt)
         if len(queue) == 1:
             self._take_tickets(attempt.resource)
 
     def _take_tickets(self, resource: str) -> None:
-        """Take waiting tickets; retry later where a resource's queue stays locked.
+        """Take lock tickets for a resource's attempts; retry later while it is locked.
 
         A try takes a second then, so there is one in each turn, of one resource.
         """
@@ -256,7 +262,10 @@ class TicketQueues:
         del self._ticketless[resource]
 
     def _has_taken(self, attempt: TicketAttempt) -> bool:
-        """Take a ticket if its attempt still waits; False if the queue stays locked."""
+        """Take a lock ticket if its attempt still waits.
+
+        Return False if the queue stays locked, True otherwise.
+        """
         if attempt.is_over:
             self._undecided.discard(attempt)
             return True
@@ -280,13 +289,16 @@ class TicketQueues:
         attempt.fail(error)
 
     def _leave(self, attempt: TicketAttempt) -> None:
-        """Delete the ticket of an attempt that waits no longer."""
+        """Delete the lock ticket of an attempt that waits no longer."""
         self._undecided.discard(attempt)
         if attempt.ticket is not None and self._stop_waiting(attempt.ticket):
             self._release(attempt.ticket)
 
     def _look(self) -> None:
-        """Grant tickets that are first; forget dead ones before others, look again."""
+        """Grant the lock to each due ticket that is first in its queue.
+
+        Where a dead ticket is next before one, delete the dead one and look again.
+        """
         due = {each.ticket: each for each in self._due if each.ticket is not None}
         self._due.clear()
         while due:
@@ -314,7 +326,7 @@ class TicketQueues:
             self._release(ticket)
 
     def _stop_waiting(self, ticket: Ticket) -> bool:
-        """Remove a ticket from those that wait; False if it did not wait."""
+        """Remove a lock ticket from those that wait; False if it did not wait."""
         queue = self._waiting.get(ticket.resource, {})
         attempt = queue.pop(ticket.number, None)
         if attempt is not None:

@@ -123,7 +123,10 @@ class ResourceLock:
         return attempt
 
     def _keep(self, grant: LockGrant) -> None:
-        """Make a grant this thread's, unless the lock has been destroyed meanwhile."""
+        """Make a lock's grant this thread's, unless the lock has been destroyed.
+
+        In that case release the grant and raise Stopping.
+        """
         with self._mutex:
             is_destroyed = self._is_destroyed
             if not is_destroyed:
@@ -139,7 +142,10 @@ class ResourceLock:
             self._by_thread.grant = None
 
     def _give_back_lost_grant(self) -> None:
-        """Refuse a thread that would wait for itself; give back a lost grant."""
+        """Release this thread's grant of the lock if it was lost.
+
+        Raise RuntimeError if it was not: the thread would wait for itself.
+        """
         grant = self._own_grant()
         if grant is None:
             return

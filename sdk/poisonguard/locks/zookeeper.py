@@ -74,7 +74,7 @@ class ZooKeeperLocks(LockServer):
         self._session: ZooKeeperSession | None = None
 
     def attempt(self, resource: str) -> LockAttempt:
-        """Join the queue for the lock of a resource in ZooKeeper."""
+        """Join ZooKeeper's queue for a lock; return the attempt to wait on."""
         with self._mutex:
             if self._session is None:
                 self._session = ZooKeeperSession(self._options)
@@ -126,7 +126,10 @@ class ZooKeeperSession:
             )
 
     def is_lost(self, interruptions: int) -> bool:
-        """Tell whether a lock granted then may be another holder's by now."""
+        """Tell whether a lock granted earlier may be another holder's by now.
+
+        `interruptions` is the count of lost connections at that grant.
+        """
         return (
             interruptions != self.interruptions
             or not self.client.connected
@@ -160,7 +163,7 @@ class NodeAttempt(LockAttempt):
         threading.Thread(target=self._run, name="poisonguard lock", daemon=True).start()
 
     def cancel(self) -> None:
-        """End ZooKeeper's lock recipe as soon as it does not hang."""
+        """Cancel the wait for ZooKeeper's lock, as soon as kazoo does not hang."""
         self._lock.cancel()
 
     def remove_nodes(self) -> None:
@@ -198,7 +201,7 @@ class NodeAttempt(LockAttempt):
             self.remove_nodes()
 
     def _granted(self) -> NodeGrant:
-        """Check that the lock's node is still there, and read its fence."""
+        """Return the lock's grant, with its fence; raise Away if its node is gone."""
         session = self._session
         node = f"{self._path}/{self._lock.node}"
         while True:

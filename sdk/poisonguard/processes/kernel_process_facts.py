@@ -31,7 +31,7 @@ class Identity:
 
     @classmethod
     def own(cls) -> Self:
-        """Return the identity of this process."""
+        """Return this process's identity: pid, start time and the host's boot id."""
         pid = os.getpid()
         return cls(pid=pid, started=started(pid) or 0, boot=boot())
 
@@ -53,7 +53,7 @@ def started(pid: int) -> int | None:
 
 
 def maps(pid: int, name: str, inode: int) -> bool | None:
-    """Tell whether a process maps this file; None when we may not know."""
+    """Tell whether a process has this file in its memory; None when we may not know."""
     try:
         lines = (PROC / str(pid) / "maps").read_text(errors="replace").splitlines()
     except (FileNotFoundError, ProcessLookupError):

@@ -31,19 +31,19 @@ class SignalSafeEvent:
         return self._is_set
 
     def set(self) -> None:
-        """Set the event for good and wake all who wait; take no held lock."""
+        """Set the stop event for good and wake all who wait; wait for no lock."""
         self._is_set = True
         self._let_one_go()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the event or `timeout` seconds; return whether it is set."""
+        """Wait for the stop event or `timeout` seconds; return whether it is set."""
         limit = -1 if timeout is None else max(0.0, timeout)
         if not self._is_set and self._held_until_set.acquire(timeout=limit):
             self._let_one_go()  # pass it to the next waiter
         return self._is_set
 
     def _let_one_go(self) -> None:
-        """Release one waiter for the event; each waiter wakes the next."""
+        """Release one waiter for the stop event; each waiter wakes the next."""
         with suppress(RuntimeError):  # it is released already
             self._held_until_set.release()
 

@@ -79,7 +79,7 @@ class Sigterm:
         return f"{why}, {REMEDY}"
 
     def _is_missing(self) -> bool:
-        """Tell whether our SIGTERM handler was replaced, and may return."""
+        """Tell whether our SIGTERM handler was replaced, and may be set again."""
         # Leave applications alone that ignore SIGTERM or handle it outside of Python.
         handler = signal.getsignal(signal.SIGTERM)
         if isinstance(handler, _Handler) or handler in {None, signal.SIG_IGN}:

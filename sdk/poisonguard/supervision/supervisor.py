@@ -148,7 +148,10 @@ class Supervisor:
         self._watched = (signal.SIGCHLD, *stops)
 
     def run(self) -> int:
-        """Start the consumer's command until done or stopped; return its exit code."""
+        """Run the consumer's command again and again until it is done or we must stop.
+
+        Return the exit code of its last run.
+        """
         # Blocked, and taken by sigtimedwait: no call is interrupted, no signal missed.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._watched)
         deaths = 0
@@ -352,7 +355,7 @@ def _write_ending(path: Path, kind: EndingKind, value: int) -> None:
 
 
 def _ending_kind(code: int, snapshot: JournalSnapshot) -> EndingKind:
-    """Tell from an exit code an exit, a signal and a kill for lack of memory."""
+    """Return how a child ended: by an exit, a signal, or a kill for lack of memory."""
     if code >= 0:
         return EndingKind.EXIT
     killed = kernel_process_facts.oom_kills() > snapshot.header.oom_kills

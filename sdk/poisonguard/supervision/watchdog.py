@@ -27,7 +27,10 @@ SlotKeyT = TypeVar("SlotKeyT", bound=Hashable)
 
 
 def interval(handler_timeout: float) -> float:
-    """Return the seconds between hang checks; raise Misconfigured for no time-out."""
+    """Return the seconds between hang checks of handlers with this time-out.
+
+    Raise Misconfigured for a time-out that is not more than 0.
+    """
     if not handler_timeout > 0:
         raise Misconfigured(
             f"handler_timeout is {handler_timeout!r}: give the seconds after which a "
