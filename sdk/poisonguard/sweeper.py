@@ -90,7 +90,10 @@ def _parser() -> ArgumentParser:
 
 
 def _settle(options: Namespace) -> int:
-    """Settle rows, and say what became of each; return the exit status."""
+    """Bring quarantined outbox rows into a state; print what became of each row.
+
+    Return the exit status.
+    """
     if not options.rows:
         raise Misconfigured("Give --rows with --settle: the numbers of the rows.")
     settings = SweeperSettings(schema=options.schema)

@@ -117,7 +117,10 @@ def _by_topic(rows: Iterable[Row]) -> dict[str, WaitingFigures]:
 def _larger(
     counted: Mapping[str, WaitingFigures], former: Mapping[str, WaitingFigures]
 ) -> dict[str, WaitingFigures]:
-    """Return a topic's larger backlog figures: not all waiting rows were counted."""
+    """Return for each topic the larger backlog figures: counted now, or written before.
+
+    Not all waiting rows were counted now.
+    """
     none = WaitingFigures()
     return {
         topic: max(

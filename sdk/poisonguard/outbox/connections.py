@@ -66,7 +66,10 @@ def connection_of(connection: Any) -> ProducerConnection:
 
 @contextmanager
 def own_transaction(connection: ProducerConnection) -> Iterator[None]:
-    """Commit what the block executes, also on a connection that does not itself."""
+    """Commit what the block executes; roll it back if the block raises.
+
+    This holds also for a connection that does not commit by itself.
+    """
     try:
         yield
     except BaseException:
@@ -235,7 +238,10 @@ def identity_of(connection: Any) -> tuple[object, ...]:
 
 
 def explain(error: Exception) -> Exception:
-    """Return the error to raise for Postgres's, with a remedy for outbox tables."""
+    """Turn an error of Postgres about outbox tables into one with a remedy.
+
+    Return any other error as it is.
+    """
     codes = [getattr(each, name, None) for each, name in _sources(error)]
     for code, advice in ADVICE.items():
         if code in codes:

@@ -159,7 +159,7 @@ class Outbox:
     def _message(
         self, topic: str, body: Body, *, headers: Headers, key: str, message_id: Any
     ) -> OutboxMessage:
-        """Return a message that can be sent; raise Refused for another."""
+        """Build an outbox message; raise Refused for one that cannot be sent."""
         name = check_name("topic", topic)
         return OutboxMessage(
             producer=self._producer,
@@ -171,7 +171,10 @@ class Outbox:
         )
 
     def _put(self, message: OutboxMessage, due_at: datetime | None = None) -> None:
-        """Write a message to the outbox, if there is room."""
+        """Insert a message into the outbox; raise OutboxFull if there is no room.
+
+        Raises MessageIdTaken, or Refused, if the table does not take the message.
+        """
         if self._limits_backlog:
             check_room(self._limits, message.topic, self._figures())
         rows = self._connection.fetch(
@@ -252,7 +255,7 @@ def _contents(message: OutboxMessage) -> tuple[object, ...]:
 
 
 def _seconds(timeout: object) -> float:
-    """Return a time-out in seconds that ends."""
+    """Return a time-out in seconds that ends; raise Misconfigured for any other."""
     if isinstance(timeout, int | float) and 0 <= timeout < threading.TIMEOUT_MAX:
         return float(timeout)
     raise Misconfigured(f"Outbox: timeout is {timeout!r}: give seconds, 0 or more.")

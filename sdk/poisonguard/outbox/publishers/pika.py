@@ -187,7 +187,7 @@ class ConfirmingChannel:
                 return
 
     def _places_by_message(self) -> dict[MessageKey, deque[int]]:
-        """Return the places of each message that RabbitMQ has not returned."""
+        """Return messages' places in the batch, less those that RabbitMQ returned."""
         if not self._places:
             for place, message in enumerate(self._messages):
                 key = message.topic, message.message_id, message.body

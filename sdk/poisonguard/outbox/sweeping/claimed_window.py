@@ -77,7 +77,7 @@ class SendingWindow:
         return seconds_since_boot() - self.claimed_at
 
     def add(self, verdicts: Verdicts) -> None:
-        """Add rows to quarantine, and duplicates to mark, to the window."""
+        """Add to a window the outbox rows to quarantine, and the duplicates to mark."""
         self.refused += verdicts.refused
         self.duplicates += verdicts.duplicates
 
@@ -162,7 +162,10 @@ class SendingRecord:
     def note_marks(
         self, stage: Stage, marked: Collection[int], missed: Collection[int]
     ) -> None:
-        """Note marks; leave a row out whose marks find it changed again and again."""
+        """Note which outbox rows were marked, and which a mark found changed.
+
+        A row that marks find changed again and again is left out.
+        """
         for row_id in self.unmarkable.note_marks(marked, missed):
             self.leave_out(row_id, stage, CHANGED_AGAIN)
 
@@ -303,7 +306,10 @@ class WindowFinish:
 
 
 def _missed(result: Bisection[Numbered], marked: Collection[int]) -> list[Numbered]:
-    """Return rows whose mark did not fail, and found them changed."""
+    """Return the outbox rows that no mark reached, as they had changed meanwhile.
+
+    Rows whose statement failed are not among them.
+    """
     return [row for row in result.passed if row.row_id not in marked]
 
 

@@ -80,7 +80,7 @@ class OutboxConnection:
 
     @property
     def outbox_table(self) -> str:
-        """Return the table's name, as Postgres takes it for a regclass."""
+        """Return the outbox table's name, as Postgres takes it for a regclass."""
         return self._tables.outbox
 
     @property
@@ -92,7 +92,10 @@ class OutboxConnection:
 
     @property
     def is_pooled(self) -> bool:
-        """Tell whether a pooler such as PgBouncer answers: the key is its own."""
+        """Tell whether a pooler such as PgBouncer stands between us and Postgres.
+
+        Its key is its own: it names another pid than Postgres does.
+        """
         ((pid,),) = self.execute("SELECT pg_backend_pid()")
         return bool(pid != self._connection.info.backend_pid)
 

@@ -134,7 +134,10 @@ class SweeperBreaker:
         return self.opened_at is not None
 
     def note_error(self, stage: Stage, error: Exception) -> float:
-        """Return the seconds to pause after an error: more each time, with jitter."""
+        """Note an error of the sweeper; return the seconds to pause, with jitter.
+
+        They grow with each error in a row.
+        """
         key = stage, kind_of(error)
         self._equal_errors = self._equal_errors + 1 if key == self._last else 1
         self._last = key

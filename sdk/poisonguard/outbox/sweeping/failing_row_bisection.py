@@ -30,8 +30,9 @@ def bisect(
 ) -> Bisection[Row]:
     """Run a statement for all rows; where it fails, for halves, down to single rows.
 
-    Raises what is no fault of single rows. Where all seem to fail, `passes_elsewhere`
-    is asked whether the statement passes for a row that is not among these.
+    Return the rows that passed, and those that failed alone. Raises what is no fault of
+    single rows. Where all seem to fail, `passes_elsewhere` is asked whether the
+    statement passes for a row that is not among these.
     """
     result, parts = Bisection[Row](), [rows]
     while parts:
@@ -64,7 +65,10 @@ def _passes_farther_on(
     run: Callable[[Sequence[Row]], None],
     result: Bisection[Row],
 ) -> bool:
-    """Run the statement for each part's last row, until it passes for one."""
+    """Run a statement for the last row of each part; True once it passes for one.
+
+    That row moves from its part to the rows that passed.
+    """
     for place, part in enumerate(parts):
         try:
             run(part[-1:])

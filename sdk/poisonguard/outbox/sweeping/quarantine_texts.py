@@ -25,7 +25,10 @@ def report_text(*, reason: str, row_id: int, writer: str) -> str:
 
 
 def cause_in(text: str) -> str:
-    """Return what the texts of all rows of one cause have in common."""
+    """Cut what is of one row off a quarantine report's text; return its cause.
+
+    The texts of all rows of one cause have that in common.
+    """
     reason = _PARTS.split(_ROW.split(text, maxsplit=1)[0], maxsplit=1)[0]
     cause = _CAUSES.match(reason)
     return cause.group() if cause else reason

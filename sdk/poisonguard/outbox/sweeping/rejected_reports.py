@@ -32,7 +32,10 @@ class RejectedReports:
         self._last_row_until = 0.0
 
     def add(self, row_id: int) -> None:
-        """Pass by a row whose report was rejected; rows come in order of numbers."""
+        """Leave a quarantined row unreported for an hour, as its report was rejected.
+
+        Rows come in order of numbers.
+        """
         until = self._timer() + REJECTED_SECONDS
         self._until[row_id] = until
         if len(self._until) <= MOST_ROWS:
@@ -73,7 +76,7 @@ class RejectedReports:
 def _read_some(
     connection: OutboxConnection, row_ids: Collection[int]
 ) -> list[QuarantinedRow]:
-    """Read rows one by one, until their bodies and headers fill a report."""
+    """Read quarantined rows one by one, until bodies and headers fill a report."""
     rows, size = list[QuarantinedRow](), 0
     for row_id in row_ids:
         read = row_quarantine_and_report.rows_by_id(connection, [row_id])

@@ -142,7 +142,10 @@ def read_same_ids(
 def judge(
     rows: Iterable[ClaimedRow | RefusedRow], others: Mapping[Identity, SameId]
 ) -> Verdicts:
-    """Divide claimed rows into those to send, duplicates, and conflicts of one id."""
+    """Divide claimed outbox rows into those to send, duplicates, and refused ones.
+
+    Refused are unreadable rows, and those in conflict about one message id.
+    """
     verdicts, groups = Verdicts(), dict[Identity, list[ClaimedRow]]()
     unreadable: dict[Identity, int] = {}
     for row in rows:

@@ -168,7 +168,10 @@ class RowTypes:
         )
 
     def _read_names(self, raw: RawRow, names: dict[str, str]) -> None:
-        """Add the type names up to the first unreadable one, which is raised."""
+        """Read an outbox row's producer, message id, topic and key into `names`.
+
+        Raise UnreadableColumn at the first unreadable one; those before it are there.
+        """
         for name in NAMES:
             names[name] = _name(name, getattr(raw, name))
 

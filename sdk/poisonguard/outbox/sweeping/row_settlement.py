@@ -73,7 +73,7 @@ FROM {{outbox}} AS entry WHERE {_IS_OPEN}
 
 
 def settle(connection: OutboxConnection, row_id: int, target: Settled) -> bool:
-    """Bring a quarantined row into a state; False where it is not quarantined."""
+    """Move a quarantined outbox row to the state `target`; False for other rows."""
     values: dict[str, object] = {"row_id": row_id}
     if target is Settled.SENT:
         values |= _identity(connection.execute(_READ, values))
@@ -81,7 +81,7 @@ def settle(connection: OutboxConnection, row_id: int, target: Settled) -> bool:
 
 
 def _identity(rows: Sequence[Sequence[object]]) -> dict[str, object]:
-    """Return the id and the digest of a message; none of one that cannot be read."""
+    """Return a message's producer, id and digest, each None if it cannot be read."""
     for producer, message_id, topic, key, headers, body in rows:
         try:
             pairs = header_pairs(headers)

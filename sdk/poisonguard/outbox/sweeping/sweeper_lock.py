@@ -49,7 +49,7 @@ class Ownership:
     def acquire(self, connection: OutboxConnection, *, seconds: float) -> int | None:
         """Return our sweeper's fence; wait for another sweeper to end, or return None.
 
-        Raises Misconfigured where the table has a higher fence.
+        Raises Misconfigured where the fence in the table is not lower.
         """
         if (fence := self.fence) is not None:
             return fence

@@ -87,16 +87,17 @@ class LoneRows:
         return list(self._rows)
 
     def note_answers(self, row_ids: list[int]) -> None:
-        """Count a window that was answered; its rows are as others again."""
+        """Count a window that the broker answered; send its rows no longer alone."""
         self._answers += 1
         for row_id in row_ids:
             self._rows.pop(row_id, None)
 
     def note_silence(self, row_id: int, *, now: float) -> tuple[float, bool]:
-        """Return the seconds to the next try, and whether this was the last one.
+        """Note that the broker did not answer for an outbox row that was sent alone.
 
-        It is the last of enough tries if others were answered meanwhile: otherwise the
-        broker may be at fault.
+        Return the seconds to its next try, and whether this was the last one. It is the
+        last of enough tries if others were answered meanwhile: otherwise the broker may
+        be at fault.
         """
         row = self._rows.setdefault(row_id, LoneRow(0, self._answers, now))
         row.tries += 1
