@@ -100,7 +100,10 @@ class Settings:
         return min([KEEP_ALIVE_EVERY, *(seconds / 3 for seconds in ends)])
 
     def _check_order(self) -> None:
-        """Refuse a time-out that is longer than the one that must outlast it."""
+        """Raise Misconfigured for a time-out that is not shorter than the next one.
+
+        The order is that for handlers, that for claims, and that for visibility.
+        """
         limits = [
             (name, seconds)
             for name in ("handler_timeout", "lease", "visibility")
@@ -137,7 +140,10 @@ def load(options: Options, environ: Mapping[str, str]) -> Settings:
 
 
 def _split_key_from_url(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Move the API key from the url to `api_key`, ahead of storing or logging it."""
+    """Return the url without its API key, and the key as `api_key`; {} without a key.
+
+    So neither storing nor logging the url shows it. Raise Misconfigured for two keys.
+    """
     texts = _addresses(values.get("url"))
     if not all(isinstance(text, str) for text in texts):
         return {}

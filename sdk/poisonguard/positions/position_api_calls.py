@@ -77,7 +77,7 @@ class PositionCalls:
         return results
 
     def _to_wire(self, update: Update) -> dict[str, object]:
-        """Return a position update, one member of POST /positions/settle."""
+        """Return a position update as JSON, one member of POST /positions/settle."""
         subscription, changes = update.subscription, update.changes
         members = {
             "client_name": self.client_name,

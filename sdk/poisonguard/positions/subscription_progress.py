@@ -163,7 +163,7 @@ class Track:
         )
 
     def confirm(self, changes: Changes) -> None:
-        """Subtract from the track's count the messages that the server confirmed."""
+        """Subtract the messages that the server confirmed from the unconfirmed."""
         self.messages -= changes.messages
 
     def give_back(self, changes: Changes) -> None:

@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 
 def taken_over(sub_id: str) -> str:
-    """Say that a subscription was lost, and what follows."""
+    """Return a text that says that a subscription was lost, and what follows."""
     return (
         f"The subscription {sub_id} was opened by another holder, or moved by a person:"
         " nothing more is settled here until it is opened again."
@@ -17,7 +17,7 @@ def taken_over(sub_id: str) -> str:
 
 
 def announce(sub_ids: Iterable[str], on_fenced: Callable[[str], object] | None) -> None:
-    """Log the loss of subscriptions, and call the application for each."""
+    """Log that subscriptions were lost; call the application's `on_fenced` for each."""
     for sub_id in sub_ids:
         log.error("%s", taken_over(sub_id))
         if on_fenced is not None:

@@ -118,10 +118,10 @@ class PositionWriter:
                         raise Refused(subscription.begun_again(publisher))
 
     def write(self) -> GuardError | None:
-        """Open waiting subscriptions, then write all changes of positions.
+        """Open waiting subscriptions, then write changes of positions.
 
-        Return the reason why a subscription could not be opened; the others are written
-        all the same.
+        One request holds the changes, up to its limit. Return the reason why a
+        subscription could not be opened, or None; the others are written all the same.
         """
         try:
             with self._calling:
@@ -156,7 +156,10 @@ class PositionWriter:
             ]
 
     def _write_changes(self) -> list[str]:
-        """Write all position changes in one request; return fenced sub ids."""
+        """Write position changes, up to the limit of one request.
+
+        Return the sub ids of the subscriptions that turn out to be fenced.
+        """
         with self._changed:
             updates = [*islice(self._take_updates(), UPDATES_LIMIT)]
         if not updates:
@@ -192,7 +195,10 @@ class PositionWriter:
         )
 
     def _apply_answer(self, update: Update, answer: Mapping[str, Any]) -> str | None:
-        """Apply the server's answer to a position update; return a fenced sub id."""
+        """Apply the server's answer to a position update.
+
+        Return the subscription's sub id if it is fenced from now on; None otherwise.
+        """
         subscription = update.subscription
         if answer["status"] == "fenced":
             newly, subscription.is_fenced = not subscription.is_fenced, True

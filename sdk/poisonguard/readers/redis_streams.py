@@ -117,7 +117,7 @@ class RedisStreamsReader(Reader):
         return self._body_and_headers(message)[0]
 
     def headers(self, message: Entry) -> Headers:
-        """Return the entry's other fields; one may mark the body's place."""
+        """Return the entry's fields but the body as headers; one may mark its place."""
         return self._body_and_headers(message)[1]
 
     def enqueued_at(self, message: Entry) -> datetime | None:

@@ -101,7 +101,10 @@ class SqsReader(Reader):
         return body if decoded is None else decoded
 
     def headers(self, message: Any) -> Headers:
-        """Return the message's attributes, and what else belongs to it."""
+        """Return the message's attributes, their types and SQS's own, as headers.
+
+        The mark of a body that Poisonweb encoded is no header.
+        """
         members = _members(message)
         attributes = _attributes(members)
         is_marked = attributes.get(BODY_MARK) == _MARKED

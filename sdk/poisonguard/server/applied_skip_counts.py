@@ -41,7 +41,10 @@ class AppliedCounts:
         times: int,
         handled: bool = False,
     ) -> None:
-        """Count that a skip was applied, to be sent with the next batch."""
+        """Count uses of a skip, or that its message was `handled` all the same.
+
+        The next batch of skip counts has it.
+        """
         with self._lock:
             count = self._counts.setdefault(
                 (skip, consumer_group, client_name), _Applied()

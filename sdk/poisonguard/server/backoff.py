@@ -18,11 +18,14 @@ class Backoff:
         self._tries = 0
 
     def reset(self) -> None:
-        """Begin with short pauses between tries again."""
+        """Begin again with short pauses between tries to reach the server."""
         self._tries = 0
 
     def next(self) -> float:
-        """Draw the seconds until the next try; their limit doubles each time."""
+        """Draw the seconds until the next try to reach the server.
+
+        Their limit doubles each time, up to `cap`.
+        """
         longest = doubled(self._first, self._tries, cap=self._cap)
         self._tries += 1
         return random.uniform(self._floor, longest)  # noqa: S311 # no secret

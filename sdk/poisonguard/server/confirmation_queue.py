@@ -28,11 +28,17 @@ class ConfirmationQueue:
 
     @property
     def waiting(self) -> int:
-        """Return how many confirmations wait in memory, without the spool."""
+        """Return how many confirmations of redriven messages wait in memory.
+
+        Those in the spool are not counted.
+        """
         return len(self._confirmations)
 
     def add(self, confirmation: Confirmation) -> None:
-        """Keep a confirmation until it is sent; raise Full where there is no room."""
+        """Store a redriven message's confirmation, in the spool or else in memory.
+
+        It stays there until it is sent; raise Full where neither has room.
+        """
         item = confirmation.to_wire()
         if self._spool is not None:
             try:
@@ -50,13 +56,13 @@ class ConfirmationQueue:
             self._confirmations.append(item)
 
     def rest(self) -> list[Item]:
-        """Remove and return all confirmations that wait in memory."""
+        """Remove and return the redriven messages' confirmations in memory."""
         with self._lock:
             rest, self._confirmations = list(self._confirmations), deque()
         return rest
 
     def send(self, sender: Sender, *, everything: bool) -> None:  # noqa: ARG002 - all are due
-        """Send all confirmations that wait in memory, in batches."""
+        """Send all redriven messages' confirmations that wait in memory."""
         while batch := self._next_batch():
             answers = sender.send("confirmations", batch)
             for item, answer in zip(batch, answers, strict=True):
@@ -67,6 +73,6 @@ class ConfirmationQueue:
                     self._confirmations.popleft()
 
     def _next_batch(self) -> list[Item]:
-        """Return the oldest confirmations in memory, which stay until sent."""
+        """Return the oldest redriven messages' confirmations; they stay until sent."""
         with self._lock:
             return list(islice(self._confirmations, BATCH))

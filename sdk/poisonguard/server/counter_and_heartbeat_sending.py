@@ -22,11 +22,14 @@ class CounterQueue:
 
     @property
     def waiting(self) -> int:
-        """Return how many counters and heartbeats wait to be sent."""
+        """Return how many counter reports and guards' heartbeats wait to be sent."""
         return self._counters.waiting + self._heartbeats.waiting
 
     def send(self, sender: Sender, *, everything: bool) -> None:
-        """Send counters of finished minutes and due heartbeats, or `everything`."""
+        """Send the message counts of finished minutes, and due heartbeats of guards.
+
+        With `everything`, send all of both.
+        """
         # Guards go on counting: a flush sends only what was there when it began.
         for _ in range(1 + self._counters.waiting):
             batch = self._counters.batch(everything=everything)

@@ -142,7 +142,7 @@ class Counters:
         )
 
     def _merge(self, entry: _Entry, counts: _MinuteCounts) -> None:
-        """Add message counts to an entry, which may be new."""
+        """Add message counts to those of a key and minute, which may be new."""
         existing = self._counts_by_minute.setdefault(entry, _MinuteCounts())
         existing.add(counts)
 

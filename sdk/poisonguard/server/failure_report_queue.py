@@ -101,7 +101,10 @@ class FailureQueue:
         stop: Stop,
         hold_for: float,
     ) -> Receipt:
-        """Return once server or spool has a failure report; see `Reporter.poison`."""
+        """Return a failure report's receipt once server or spool has the report.
+
+        See `Reporter.poison` for how long that may take, and what it raises.
+        """
         spool = self._spool_for(when_away)
         if spool is not None and spool.failures:
             # Behind the reports that wait there.

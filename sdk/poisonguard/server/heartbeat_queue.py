@@ -42,7 +42,7 @@ class Heartbeats:
         return is_changed
 
     def take(self, *, early: bool) -> list[GuardHeartbeat]:
-        """Take the guards' heartbeats, if they are due or `early`."""
+        """Remove and return the guards' heartbeats, if they are due or `early`."""
         if not self._latest or not self._interval.restart_if_due(early=early):
             return []
         with self._lock:

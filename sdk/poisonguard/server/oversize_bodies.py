@@ -83,7 +83,10 @@ def without_body(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def explained(item: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Explain why an oversize message stays with its broker, unlike older servers."""
+    """Turn the answer to an oversize message's report into a rejection with a reason.
+
+    It says that the message stays with its broker; older servers do not.
+    """
     size = item["oversize_body"]["size"]
     detail = (
         f"oversize: the body has {size} bytes, more than the server takes: the message"

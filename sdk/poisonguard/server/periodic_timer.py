@@ -13,7 +13,10 @@ class RepeatInterval:
         self._due_at = 0.0
 
     def restart_if_due(self, *, early: bool) -> bool:
-        """Begin the next interval if this one is over, or `early`; return whether."""
+        """Restart a repeated interval if it is over, or `early`.
+
+        Return whether it was restarted.
+        """
         now = time.monotonic()
         if now < self._due_at and not early:
             return False
@@ -21,5 +24,5 @@ class RepeatInterval:
         return True
 
     def end(self) -> None:
-        """Make the repeated interval due now."""
+        """End a repeated interval early: what waits for it is due now."""
         self._due_at = 0.0

@@ -110,7 +110,7 @@ class Reporter:
         stop: Stop,
         hold_for: float,
     ) -> Receipt:
-        """Return once the failure report of a message is durable.
+        """Return the receipt of a message's failure report, once the report is durable.
 
         With "hold", wait for the server, calling `keep_alive` about once a second, for
         `hold_for` seconds or until `stop` is set, and then raise Away; at least one try

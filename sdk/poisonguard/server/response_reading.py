@@ -33,7 +33,10 @@ class StreamedAnswer:
         return read_json(self._url, self._response)
 
     def lines(self, *, longest: int) -> Iterator[bytes]:
-        """Yield an answer's lines without ends; raise Away for a longer or cut one."""
+        """Yield the lines of the server's answer as they arrive, without their ends.
+
+        Raise Away for a line of more than `longest` bytes, and for a cut answer.
+        """
         try:
             yield from _lines(_inflated(self._response), longest)
         except (urllib3.exceptions.HTTPError, zlib.error, _Excess) as reason:

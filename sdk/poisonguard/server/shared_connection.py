@@ -86,7 +86,10 @@ class Connection:
         handler_version: str | None,
         client_name: str = "",
     ) -> SkipList:
-        """Follow a skip list; `start` or the running stream loads it."""
+        """Create and return a skip list that is followed from now on.
+
+        `start` or the running stream loads it.
+        """
         skip_list = SkipList(
             topic=topic,
             consumer_group=consumer_group,
@@ -101,7 +104,11 @@ class Connection:
         self._skip_stream.leave(skip_list)
 
     def start(self, timeout: float) -> None:
-        """Load every skip list; raise StartTimeout, or Refused by the server."""
+        """Start the threads, and wait until every skip list is loaded.
+
+        Raise StartTimeout after `timeout` seconds, and Refused if the server refuses
+        us.
+        """
         self._start_threads()
         if not self._skip_stream.until_loaded(timeout):
             why = self._skip_stream.trouble or "the server has not answered"
@@ -110,7 +117,10 @@ class Connection:
             raise self._skip_stream.refused
 
     def close(self, timeout: float) -> None:
-        """Flush reports; end with the last user, both within `timeout` seconds."""
+        """Flush reports; end the connection if this was its last user.
+
+        Both take `timeout` seconds at most.
+        """
         deadline = time.monotonic() + timeout
         with _shared.lock:
             self._users -= 1

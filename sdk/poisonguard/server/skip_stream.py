@@ -91,7 +91,10 @@ class SkipStream:
                 self._thread.start()
 
     def until_loaded(self, timeout: float) -> bool:
-        """Wait until every skip list is loaded, or the server refuses us."""
+        """Wait until every skip list is loaded, or the server refuses us.
+
+        Return False if neither happens within `timeout` seconds.
+        """
         with self._changed:
             return self._changed.wait_for(
                 lambda: self.refused is not None or self._are_all_loaded(), timeout
@@ -187,12 +190,12 @@ class SkipStream:
         return [one for one in list(self._lists) if one.topic == topic]
 
     def _group_query(self) -> Query:
-        """Return the query for one group where all lists have it, else for all."""
+        """Return the query for the one group of all skip lists, or else for all."""
         groups = {skip_list.consumer_group for skip_list in self._lists}
         return [("consumer_group", groups.pop())] if len(groups) == 1 else []
 
     def _load_snapshot(self, topic: str) -> None:
-        """Load the skips of a topic into its lists, and note their place."""
+        """Load a topic's skips into its skip lists; note their epoch and revision."""
         asked_at = time.monotonic()
         query = [("topic", topic), *self._group_query()]
         with self._client.open(
@@ -213,7 +216,10 @@ class SkipStream:
             self._changed.notify_all()
 
     def _resume_id(self, topics: list[str]) -> str | None:
-        """Return the stream's places as an event id, or None at two epochs."""
+        """Return the event id from which the skip stream resumes.
+
+        None if topics are at two epochs: then all places are forgotten.
+        """
         epochs = {self._places[topic][0] for topic in topics}
         if len(epochs) > 1:
             self._places.clear()
@@ -335,7 +341,10 @@ def _read_json(
 
 
 def _doubts(data: object) -> list[Doubt]:
-    """Parse a skip with its message id and number; return [] if unreadable."""
+    """Parse a skip with what identifies its message: message id and number.
+
+    Return it in a list, or [] if it is unreadable.
+    """
     skip = _parse_or_log(data)
     if skip is None or not isinstance(data, Mapping):
         return []

@@ -230,7 +230,8 @@ class Spool:
     def batch(self) -> SpoolBatch | None:
         """Return the oldest spooled records; the same until `confirm_batch`.
 
-        Raise Full where accepted segments cannot be removed and no others are left.
+        Return None if no record waits. Raise Full where accepted segments cannot be
+        removed and no others are left.
         """
         trouble = None
         with self._lock:

@@ -215,7 +215,10 @@ def _number_value(digits: str) -> int | float | None:
 
 
 def _pattern(path: list[str], equals: Scalar) -> re.Pattern[bytes]:
-    """Return a pattern that each matching body without escapes contains."""
+    """Return a pattern that each body matching a pointer rule contains.
+
+    A body with escapes may match the rule without the pattern.
+    """
     if not path or _INDEX.fullmatch(path[-1]):  # it may be an element of an array
         return re.compile(_literal(equals))
     name = re.escape(_quoted(path[-1]))
@@ -223,7 +226,7 @@ def _pattern(path: list[str], equals: Scalar) -> re.Pattern[bytes]:
 
 
 def _literal(equals: Scalar) -> bytes:
-    """Return a pattern of all that JSON may spell the value as, without escapes."""
+    """Return a pattern for each JSON spelling of a rule's value, without escapes."""
     match equals:
         case str():
             return re.escape(_quoted(equals))

@@ -50,6 +50,6 @@ class Doubts:
             self._recent[skip_id] = replace(suspected, since=now)
 
     def settle(self, skip_id: int) -> None:
-        """Forget a suspected message or a new skip."""
+        """Stop checking whether we handled the message of a suspect or a new skip."""
         self.suspects.pop(skip_id, None)
         self._recent.pop(skip_id, None)

@@ -22,12 +22,12 @@ class ListedSkips:
         self.loose: dict[int, Skip] = {}
 
     def ref(self, skip_id: int) -> Ref | None:
-        """Return a skip's ref, the skip itself or its row; None without one."""
+        """Return the loose skip with this id, or else its row of the table, or None."""
         skip = self.loose.get(skip_id)
         return self.table.row(skip_id) if skip is None else skip
 
     def skip(self, ref: Ref) -> Skip:
-        """Return the skip that a ref stands for."""
+        """Return the skip that a ref stands for: itself, or one in a table row."""
         return self.table.skip(ref) if isinstance(ref, int) else ref
 
     def add(self, skip_id: int, skip: Skip) -> None:
@@ -46,12 +46,12 @@ class ListedSkips:
             del self.loose[ref.id]
 
     def replace(self, table: SkipTable) -> None:
-        """Replace all skips by a table of skips."""
+        """Replace all skips of the list, loose ones too, by a table of skips."""
         self.table, self.loose = table, {}
 
     @property
     def next_expiry(self) -> datetime | None:
-        """Return when the first skip of the table expires."""
+        """Return when the first skip of the table expires; None if none does."""
         return self.table.next_expiry
 
     def expired(self, now: datetime) -> Iterator[Ref]:

@@ -61,15 +61,18 @@ class OwnSkips:
 
     @property
     def surplus(self) -> SkipKey | None:
-        """Return the oldest own skip while there is no room for another one."""
+        """Return the oldest own skip's key if there is no room for another, or None."""
         return next(iter(self._own)) if len(self._own) >= self._limit else None
 
     def known_at(self, moment: float) -> list[SkipKey]:
-        """List own skips whose reports the server had answered by that moment."""
+        """List the keys of own skips whose reports the server had answered by then."""
         return [key for key, own in self._own.items() if own.was_known_at(moment)]
 
     def overdue(self, now: float, *, current_since: float) -> SkipKey | None:
-        """Return an own skip that the server's list has lacked for OWN_FOR seconds."""
+        """Return the key of an own skip that the server's list has lacked for long.
+
+        That is OWN_FOR seconds; None without such a skip.
+        """
         oldest = next(iter(self._own.items()), None)
         if oldest is None or max(oldest[1].since, current_since) + OWN_FOR > now:
             return None

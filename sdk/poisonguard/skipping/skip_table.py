@@ -272,7 +272,7 @@ def _spread(column: Any, number: int) -> Any:
 
 
 def _read_numbers(block: Block, name: str, least: int, most: int) -> array[int]:
-    """Read a skip column of whole numbers within bounds, or null."""
+    """Read a skip column of whole numbers or null; raise Invalid if out of bounds."""
     column = block[name]
     if column is None:
         return array("q", [_NONE]) * block.number
@@ -313,7 +313,7 @@ def _read_keys(block: Block, kind: MatcherKind) -> list[Key]:
 
 
 def _read_texts(block: Block, name: str) -> Any:
-    """Read a skip column of shared texts, or null."""
+    """Read a skip column of shared texts or null; raise Invalid for anything else."""
     column = block[name]
     is_text = name in ("reason", "by")
     values = column if isinstance(column, list) else [column]

@@ -120,7 +120,11 @@ class Double:
     def once(
         self, key: str | None, request: object, act: Callable[[], StatusAndBody]
     ) -> tuple[HTTPStatus, Json, bool]:
-        """Do a call, or return the earlier answer to this idempotency key."""
+        """Do a call of the API, or return the earlier answer to its idempotency key.
+
+        Return status, answer, and whether it is the earlier one. Raise Problem if the
+        key belongs to another request.
+        """
         with self.changed:
             if key is None:
                 return (*act(), False)

@@ -24,7 +24,10 @@ class Position:
     persisted: dict[str, int] = field(default_factory=dict)
 
     def settle(self, update: dict[str, Any]) -> dict[str, Any]:
-        """Add settled runs to a position; beyond their limit, change nothing."""
+        """Add settled runs of message numbers to a position; return status, pressure.
+
+        Raise Invalid beyond the limit of runs, and change nothing.
+        """
         publisher = update["publisher"]
         new_runs = [_run(run, n) for n, run in enumerate(update["settled"])]
         runs = merged([*self.settled.get(publisher, []), *new_runs])

@@ -59,7 +59,7 @@ class FakeSkipList:
         return skip
 
     def add_requested(self, body: Json) -> Json:
-        """Add a skip to the fake list that a request describes, if usable."""
+        """Add the skip of a request to the fake list; raise Invalid if unusable."""
         skip = parse_skip({**body, "id": 0})
         if skip.kind == "rule":
             try:
@@ -92,7 +92,7 @@ class FakeSkipList:
             self._changed.notify_all()
 
     def fence(self, *, client_name: str, sub_id: str, topic: str, epoch: int) -> None:
-        """Tell the holder of a position that another one has it."""
+        """Send readers of the skip stream a fence: a position has another holder."""
         event = {"client_name": client_name, "sub_id": sub_id, "epoch": epoch}
         with self._changed:
             self.events.append(FakeEvent(topic, 0, "fence", {**event, "topic": topic}))

@@ -73,7 +73,10 @@ class FakeSkipStream:
     def _begin(
         self, topics: Sequence[str], after: str | None
     ) -> tuple[dict[str, int], int, bool]:
-        """Return the revisions of a reader, how many events it has, if it is reset."""
+        """Return where a reader of the skip stream begins, and whether it must reset.
+
+        That is its revision of each topic, and how many events it skips.
+        """
         skip_list = self._skip_list
         if not after:
             return skip_list.heads(topics), len(skip_list.events), False

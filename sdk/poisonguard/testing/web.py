@@ -282,7 +282,7 @@ def _read(whole: bytes, encoding: str | None) -> tuple[Json, Problem | None]:
 
 
 def _check_members(path: str, body: Json) -> None:
-    """Raise Problem unless the list of members is there, and not too long."""
+    """Raise Problem unless a batch request has its list, and not too long a one."""
     name = MEMBERS.get(path)
     if name is None:
         return
