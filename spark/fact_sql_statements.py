@@ -165,7 +165,7 @@ class FactWindow:
 
     @property
     def bounds(self) -> dict[str, str]:
-        """Return the first moment of the window and the first after it."""
+        """Return the first moment of a window of facts, and the first one after it."""
         until = self.last + timedelta(days=1)
         return {"since": f"{self.first} 00:00+00", "until": f"{until} 00:00+00"}
 

@@ -93,5 +93,5 @@ SCHEMAS = {
 
 
 def schema(kind: LakeKind) -> StructType:
-    """Return the lake's schema of a kind of facts; a session must have started."""
+    """Return the lake's schema of facts or measures; a session must have started."""
     return cast(StructType, StructType.fromDDL(SCHEMAS[kind]))

@@ -43,7 +43,7 @@ class Lake:
         self._root = root.rstrip("/")
 
     def write(self, kind: LakeKind, rows: DataFrame, attempt: RunAttempt) -> None:
-        """Write facts to the lake's folders of their days and this attempt."""
+        """Write facts or measures to the lake, in folders by day and attempt."""
         with_run = rows.withColumn("run", F.lit(str(attempt)))
         writer = with_run.write.partitionBy("day", "run").mode("append")
         writer.parquet(f"{self._root}/{kind}")
@@ -51,7 +51,7 @@ class Lake:
     def read(
         self, kind: LakeKind, attempt: RunAttempt, when: Iterable[date]
     ) -> DataFrame:
-        """Read the facts that an attempt wrote for these days; some may have none."""
+        """Read facts or measures that an attempt wrote for these days, if any."""
         columns = schema(kind)
         folders = [self._folder(kind, day, str(attempt)) for day in when]
         existing = [folder for folder in folders if self._path(folder).exists]
@@ -62,7 +62,7 @@ class Lake:
         return reader.parquet(*existing).select(*columns.names)
 
     def delete_except(self, keep: Mapping[date, Iterable[RunAttempt]]) -> None:
-        """Delete from the lake's days in `keep` all attempts but theirs."""
+        """Delete from the lake's days in `keep` all attempts but those listed there."""
         for day, attempts in keep.items():
             names = {f"run={attempt}" for attempt in attempts}
             for kind in LakeKind:
@@ -102,7 +102,7 @@ class _Path:
         return bool(self._files.exists(self._path))
 
     def children(self) -> list[_Path]:
-        """List what is in the lake's folder; nothing if it does not exist."""
+        """List the files and folders in a lake's folder; [] if it does not exist."""
         if not self.exists:
             return []
         entries = self._files.listStatus(self._path)

@@ -67,7 +67,7 @@ class Report:
 
 
 def main(arguments: Sequence[str]) -> dict[str, int]:
-    """Make the report that the arguments describe; return the facts read by kind."""
+    """Make the report that the arguments describe; return counts of facts by kind."""
     report = parse_arguments(arguments)
     with session.start(NAME) as spark:
         return make(spark, report)
@@ -113,7 +113,7 @@ def _extract(spark: SparkSession, lake: Lake, kind: LakeKind, report: Report) ->
 
 
 def measure(lake: Lake, report: Report) -> None:
-    """Compute failure rates and problems from the facts in the lake."""
+    """Compute failure rates and problems from facts in the lake; store them there."""
     failures, counters, decisions = (
         _read_attempt(lake, kind, report) for kind in FACTS_OF_TOPICS
     )
@@ -130,7 +130,7 @@ def measure(lake: Lake, report: Report) -> None:
 
 
 def measure_endpoints(lake: Lake, report: Report) -> None:
-    """Compute the outcomes of endpoints from the facts in the lake."""
+    """Compute the outcomes of endpoints from facts in the lake; store them there."""
     calls, deliveries, backlogs = (
         _read_attempt(lake, kind, report) for kind in FACTS_OF_ENDPOINTS
     )
@@ -159,7 +159,7 @@ def _with_attempt(measures: DataFrame, attempt: RunAttempt) -> DataFrame:
 
 
 def _delete_superseded(lake: Lake, report: Report) -> None:
-    """Delete of each day all attempts but the published one and this one."""
+    """Delete from the lake, by day, all attempts but the published one and this one."""
     published = postgres_reading_and_staging.published_attempts(
         report.window.first, report.window.last
     )
@@ -172,7 +172,7 @@ def _delete_superseded(lake: Lake, report: Report) -> None:
 
 
 def _read_attempt(lake: Lake, kind: LakeKind, report: Report) -> DataFrame:
-    """Read the facts of a kind that this attempt wrote for its days."""
+    """Read the facts or measures of a kind that this attempt wrote for its days."""
     return lake.read(kind, report.attempt, report.days)
 
 

@@ -31,7 +31,8 @@ GRAINS = [
 def rates(failures: DataFrame, counters: DataFrame, decisions: DataFrame) -> DataFrame:
     """Compute the failure rates of topics from facts that are counted by hour.
 
-    `hour` is null in the rows of a whole day, `consumer_group` in those over all.
+    `hour` is null in the rows of a whole day, `consumer_group` in those over all
+    groups.
     """
     facts = _union(failures, counters, decisions)
     return _to_rates(_roll_up(_to_counts(_keep_best_source(facts))))
@@ -49,7 +50,10 @@ def _union(failures: DataFrame, counters: DataFrame, decisions: DataFrame) -> Da
 
 
 def _keep_best_source(facts: DataFrame) -> DataFrame:
-    """Keep of each group the counts of its best source, and facts without one."""
+    """Drop counts that are not of the best source of their topic, group and day.
+
+    Facts without a source stay.
+    """
     best = F.max("rank").over(Window.partitionBy(*GROUP))
     has_no_source = F.col("rank") == NONE
     is_of_best_source = F.col("rank") == F.col("best")
