@@ -20,7 +20,7 @@ _senders: list[Send] = []
 
 
 def register(send: Send) -> None:
-    """Let a function send messages of its own topics; once for each function."""
+    """Register a function that sends messages of topics without a broker, only once."""
     if send not in _senders:
         _senders.append(send)
 
@@ -40,7 +40,7 @@ def publish(messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
 
 
 def _refusal(message: RoutedMessage) -> PublishOutcome:
-    """Return the outcome of a message whose topic nothing owns."""
+    """Return the refusal of a message whose topic has no broker and no owner."""
     return PublishOutcome(
         kind=OutcomeKind.REFUSED, detail=f"the topic {message.topic} has no broker"
     )

@@ -18,7 +18,7 @@ class BoundedThreads:
         self._name = name
 
     def start(self, call: Callable[[], T]) -> Future[T] | None:
-        """Start a call in a thread; None while too many have not returned."""
+        """Start a call in a thread; return its future, None if too many run."""
         if not self._slots.acquire(blocking=False):
             return None
         answer: Future[T] = Future()

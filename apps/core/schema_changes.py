@@ -154,7 +154,7 @@ class ForeignKey:
     target: str
 
     def removal(self) -> RunPython:
-        """Return the migration operation that drops the key, for `atomic = False`."""
+        """Return the operation that drops a foreign key, for `atomic = False`."""
         return RunPython(self._drop, self._add)
 
     def _drop(self, _: StateApps, editor: BaseDatabaseSchemaEditor) -> None:

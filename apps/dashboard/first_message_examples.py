@@ -16,7 +16,7 @@ redis-cli XADD orders-poison '*' \\
 
 
 def failure(*, now: datetime) -> dict[str, object]:
-    """Return a minimal member of POST /api/v1/failures."""
+    """Return an example of a failure report, as POST /api/v1/failures takes it."""
     at = f"{now:%Y-%m-%dT%H:%M:%SZ}"
     return {
         "report_id": str(uuid.uuid4()),

@@ -88,7 +88,7 @@ class Origin:
 
     @property
     def suffix(self) -> str:
-        """Return the parameters as the end of an address, with "?"."""
+        """Return a problem's link parameters as a query string; "" without."""
         return f"?{urlencode(self.params)}" if self.params else ""
 
     @property

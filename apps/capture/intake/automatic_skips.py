@@ -261,7 +261,7 @@ def _make_skips(
     now: datetime,
     waiting: list[int] | None = None,
 ) -> int:
-    """Insert skips for these failures while there is room; return the changes."""
+    """Insert or renew skips for failures while there is room; return how many."""
     values: dict[str, Any] = {
         "topics": topics,
         "now": now,

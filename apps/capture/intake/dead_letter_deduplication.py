@@ -34,7 +34,7 @@ IN_DOUBT = timedelta(hours=1)
 
 @borrow()
 def await_commits(*, topic: Topic) -> None:
-    """Wait until other transactions that write rows of a topic have ended.
+    """Wait until other transactions that write a topic's dead letters have ended.
 
     Each row refers to its topic, which locks the topic against this FOR UPDATE.
     """

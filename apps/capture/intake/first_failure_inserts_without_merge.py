@@ -151,12 +151,12 @@ def _write(
 
 
 def _span(new: NewMessage) -> Span:
-    """Return when a new message's problem was seen: at the message's failure."""
+    """Return the time span of a new message's problem: the moment of its failure."""
     return Span(new.problem, new.occurrence.failed_at, new.occurrence.failed_at)
 
 
 def _first_of_each(occurrences: Sequence[Occurrence]) -> dict[bytes, int]:
-    """Return each message's first place; nothing where all must be merged."""
+    """Map each message's identity to its first place; {} where all must be merged."""
     if any(map(needs_merge, occurrences)):
         return {}
     first: dict[bytes, int] = {}
@@ -184,7 +184,7 @@ def _may_be_sent(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> bo
 def _find_poisons(
     cursor: CursorWrapper, occurrences: Sequence[Occurrence], places: Sequence[int]
 ) -> dict[int, int | None]:
-    """Look up the messages at these places; return the poisons of known ones.
+    """Look up the messages at these places; return the poison id of each known one.
 
     None stands for one that has the same identity, but another body.
     """

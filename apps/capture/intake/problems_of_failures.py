@@ -108,7 +108,7 @@ def joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def note_seen(cursor: CursorWrapper, spans: Sequence[Span]) -> None:
-    """Note when the problems were seen; call it after whatever locks messages."""
+    """Widen problems' first and last times; call it after whatever locks messages."""
     if not spans:
         return
     values: dict[str, Any] = {
@@ -120,7 +120,7 @@ def note_seen(cursor: CursorWrapper, spans: Sequence[Span]) -> None:
 
 
 def _find(cursor: CursorWrapper, keys: Sequence[Key]) -> dict[Key, int]:
-    """Look up the problems of these keys."""
+    """Look up problems by their keys; return the problem id of each key."""
     cursor.execute(_FIND, _columns(keys))
     return {keys[number - 1]: problem for problem, number in cursor.fetchall()}
 

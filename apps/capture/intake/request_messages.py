@@ -48,9 +48,9 @@ class RequestRefusal:
     reason: str
 
     def story(self, of_headers: Story) -> Story:
-        """Return this refusal as a story in place of the headers' failure.
+        """Return this refusal of a request as a failure story, as if headers told it.
 
-        What they say beside a failure stays: it is the producer's own.
+        What the headers say beside a failure stays: it is the producer's own.
         """
         return Story(
             cause=self.cause,
@@ -82,7 +82,7 @@ _takers: list[Take] = []
 
 
 def register(take: Take) -> None:
-    """Let this function take the requests of all topics; once for each function."""
+    """Register the function that stores requests to endpoints, only once."""
     if take not in _takers:
         _takers.append(take)
 
@@ -92,7 +92,11 @@ def register(take: Take) -> None:
 def take(
     *, topic: Topic, letters: Sequence[DeadLetter], now: datetime
 ) -> list[TakenRequest]:
-    """Store these requests, but for refused ones; all in one transaction."""
+    """Store messages as requests to endpoints, in one transaction; return each.
+
+    Refused requests are not stored, but returned with their refusal. Raises Refused
+    where no part of the installation takes requests.
+    """
     if not _takers:
         raise Refused("No part of this installation takes requests for endpoints.")
     lock_topics(topics=[topic.pk])
@@ -118,9 +122,10 @@ def take(
 
 
 def _message(letter: DeadLetter, topic: Topic) -> RequestMessage:
-    """Name a request by its place at the broker, or producer's id and content.
+    """Give a request its identity: of its place, or of its producer's id and content.
 
-    An id alone would not do: some producers use one twice.
+    An id alone would not do: some producers use one twice. A request that nothing
+    names gets a random identity.
     """
     name = _name_of(letter)
     if not name:

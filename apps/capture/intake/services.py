@@ -65,9 +65,9 @@ class CaptureAnswer:
 
 
 def write(*, occurrences: Sequence[Occurrence], now: datetime) -> list[CaptureAnswer]:
-    """Store all failures, or none; return (status, poison id) of each, in order.
+    """Store all failures, or none; return the answer to each, in order.
 
-    What was noted of them while they were too large is deleted.
+    Rows that reported their messages as too large are deleted.
     """
     if not occurrences:
         return []
@@ -97,7 +97,7 @@ def write(*, occurrences: Sequence[Occurrence], now: datetime) -> list[CaptureAn
 def _write_one(
     occurrences: Sequence[Occurrence], *, now: datetime
 ) -> list[tuple[str, int]] | None:
-    """Store a single failure by few statements; None where that does not do."""
+    """Store a single failure by few statements; None if a batch must store it."""
     if len(occurrences) > 1:
         return None
     pair = single_failures.write(occurrences[0], now=now)

@@ -169,7 +169,7 @@ SELECT EXISTS (SELECT FROM judged), coalesce(bool_or(suspected), false) FROM dup
 
 
 def write(occurrence: Occurrence, *, now: datetime) -> tuple[str, int] | None:
-    """Store a failure; return (status, poison id), or None if a batch must.
+    """Store a failure; return (status, poison id), or None if it must be merged.
 
     It stores what `merge` would. Within a transaction, it is a part of that.
     """

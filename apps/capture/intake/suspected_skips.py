@@ -288,7 +288,7 @@ def _end_skips(
 
 
 def _contradict(skips: Sequence[_DoubtfulSkip], *, now: datetime) -> None:
-    """Count against each consumer the failed messages that others handled."""
+    """Add to consumers' guards how many messages they failed on, others handled."""
     counts = Counter((row.topic, row.client_name, row.host) for row in skips)
     with connection.cursor() as cursor:
         cursor.execute(

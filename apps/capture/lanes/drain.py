@@ -197,11 +197,11 @@ class Drain:
 
     @property
     def _has_requests(self) -> bool:
-        """Tell whether messages are requests, and the queue is the topic itself."""
+        """Tell whether the lane drains a topic of requests to endpoints."""
         return self.topic.takes_requests
 
     def _take_requests(self, letters: Sequence[DeadLetter]) -> list[CapturedLetter]:
-        """Take a batch of requests, and capture those that are refused."""
+        """Store a batch of requests to endpoints; capture refused ones as failures."""
         take = partial(request_messages.take, topic=self.topic, now=self.clock())
         requests = self._halving(letters, lambda batch: take(letters=batch))
         refusals = {
@@ -227,7 +227,7 @@ class Drain:
         *,
         refusals: Mapping[str, RequestRefusal] = NO_REFUSALS,
     ) -> list[CapturedLetter]:
-        """Capture a batch of dead letters; `refusals` says why by handle."""
+        """Capture a batch of dead letters; `refusals` maps handles to refusals."""
         return self._halving(letters, partial(self._capture_batch, refusals=refusals))
 
     def _capture_batch(
@@ -375,7 +375,7 @@ class Drain:
 
 
 def _story_of(letter: DeadLetter, refusal: RequestRefusal | None) -> Story | None:
-    """Return the story of a refused request; None where its headers tell it."""
+    """Return the story of a refused request; None for a letter not refused."""
     if refusal is None:
         return None
     return refusal.story(failure_headers.read(letter.headers))
@@ -383,7 +383,7 @@ def _story_of(letter: DeadLetter, refusal: RequestRefusal | None) -> Story | Non
 
 @borrow()
 def _write(occurrences: Sequence[Occurrence], *, now: datetime) -> None:
-    """Merge the failures into the record, or raise."""
+    """Store the failures of dead letters, or raise."""
     services.write(occurrences=occurrences, now=now)
 
 

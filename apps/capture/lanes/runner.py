@@ -268,7 +268,7 @@ def _start_thread(runner: LaneRunner) -> threading.Thread:
 
 
 def _have_ended(lanes: Collection[threading.Thread]) -> bool:
-    """Wait until the lanes end, or time is up: a broker may not answer."""
+    """Wait until the lanes' threads end, or time is up; tell whether all have ended."""
     deadline = time.monotonic() + STOP_TIMEOUT
     for lane in lanes:
         lane.join(timeout=max(0.0, deadline - time.monotonic()))

@@ -70,7 +70,7 @@ class LaneRate:
         self._counts: deque[tuple[float, int]] = deque()
 
     def add(self, number: int) -> None:
-        """Note that so many dead letters came now."""
+        """Count dead letters that came now, for the rate per minute."""
         if number > 0:
             self._counts.append((self._timer(), number))
 

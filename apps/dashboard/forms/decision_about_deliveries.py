@@ -47,7 +47,7 @@ class DeliveriesDecisionForm:
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Parse a decision on deliveries; raises Invalid without act or ids."""
+        """Parse a decision on deliveries; raises Invalid without verb or ids."""
         act = data.get("verb", "")
         if act not in _DECISIONS:
             raise Invalid("verb", f"choose one of {', '.join(_DECISIONS)}")

@@ -26,7 +26,7 @@ class ControlForm(forms.Form):
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Parse a step of an operation; raises Invalid for the first wrong field."""
+        """Parse a pause, resume or cancel; raises Invalid for a wrong field."""
         form = cls(data)
         require_valid(form)
         return form

@@ -15,13 +15,17 @@ TOKEN_MAX_AGE_SECONDS = 15 * 60
 
 
 def sign(of: str, going: Iterable[Topic], principal: Principal) -> str:
-    """Sign the topics of a removal that the page shows, for this person."""
+    """Return a signed token of the topics that a person saw as to be removed."""
     payload = [of, str(principal.actor), [topic.pk for topic in going]]
     return signing.dumps(payload, salt=SALT, compress=True)
 
 
 def signed_topics(token: str, of: str, principal: Principal) -> list[int]:
-    """Return a removal token's topics; raise ChangedSincePreview if different."""
+    """Return the topic ids in a removal's signed token.
+
+    Raises ChangedSincePreview if the token is invalid, expired, or for another
+    person, topic or broker.
+    """
     try:
         signed_of, actor, going = signing.loads(
             token, salt=SALT, max_age=TOKEN_MAX_AGE_SECONDS

@@ -172,7 +172,7 @@ def _ended(facts: Facts, deed: str) -> str:
 
 
 def _operation(facts: Facts) -> str:
-    """Name an operation of a worker's entry, and its owner."""
+    """Name the operation of an audit entry, and the owner of the operation."""
     owner = facts.text("for")
     whose = f" of {owner.partition(':')[2] or owner}" if owner else ""
     return f"Operation {facts.subject}{whose}"

@@ -64,7 +64,7 @@ class OutcomeChart:
 
 
 def outcome_chart(outcomes: OutcomesOverTime, *, gives_back: bool) -> OutcomeChart:
-    """Arrange an operation's outcomes as rows of bars, in a give back's words."""
+    """Arrange an operation's outcomes as rows of bars, labelled for a give back."""
     width, buckets = in_words(outcomes.width), outcomes.buckets
     names = [ALL, *OUTCOMES, "silent"]
     numbers = {name: [_number(bucket, name) for bucket in buckets] for name in names}

@@ -188,7 +188,7 @@ def find(principal: Principal, *, now: datetime) -> PositionList:
 
 
 def rows(marks: QuerySet[Mark], *, now: datetime) -> list[PositionRow]:
-    """Return a row for each mark of each position."""
+    """Return a row for each mark, a publisher's place in a consumer's position."""
     marks_with_topics = marks.select_related("position__topic__broker")
     return _rows([(mark.position, mark) for mark in marks_with_topics], now=now)
 
@@ -293,7 +293,10 @@ def _rows(
 def _head(
     position: BookmarkPosition, mark: Mark | None, heads: Mapping[TopicPublisher, int]
 ) -> int | None:
-    """Return the highest number of the topic: of the mark, or as its broker says."""
+    """Return a topic's highest number: of the mark, or as its broker says.
+
+    None without a mark, or where the number is unknown.
+    """
     if mark is None:
         return None
     if mark.head is not None:
@@ -302,7 +305,7 @@ def _head(
 
 
 def _reader(position: BookmarkPosition) -> Reader:
-    """Return the key by which paces are counted: consumer group or client."""
+    """Return the consumer of a position, as the key of its messages per minute."""
     if position.source == PositionSource.BROKER:
         return position.topic_id, "group", position.consumer_group
     return position.topic_id, "client", position.client_name

@@ -109,7 +109,7 @@ class Series:
         )
 
     def _course(self) -> str:
-        """Return total and highest failures in words, for the description."""
+        """Describe a chart's total and highest daily failures in words."""
         rates = [row.rate for row in self.rows if row.rate]
         if not rates:
             return "nothing happened"

@@ -95,7 +95,7 @@ def nightly_report(*, now: datetime) -> NightlyReport:
 
 
 def check(principal: Principal, *, now: datetime) -> SystemHealth:
-    """Check the lanes, the worker, the brokers and the sessions of Postgres."""
+    """Return the status and alarms of lanes, worker, brokers and Postgres sessions."""
     possible = Lane.objects.possible()
     lanes = list(possible.order_by("topic__broker__name", "topic__name"))
     mine = [lane for lane in lanes if principal.sees(lane.topic.name)]

@@ -235,7 +235,11 @@ def _detail(
 
 
 def _outbox_row(message: Poison) -> int | None:
-    """Return the row that a message is, where only its producer can settle it."""
+    """Return the number of the outbox row that a quarantined message is, or None.
+
+    None also where the outbox is registered: its row need not be settled by its
+    producer.
+    """
     if message.error_type != quarantine_texts.EXCEPTION_TYPE:
         return None
     row = _ROW_BOOKMARK.fullmatch(message.bookmark_text)

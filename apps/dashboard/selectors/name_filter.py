@@ -18,7 +18,7 @@ class NameFilter:
     after: str = ""
 
     def of(self, rows: Rows) -> Rows:
-        """Keep the rows that pass this filter by name."""
+        """Keep endpoints or outboxes whose name passes this filter."""
         if self.name:
             rows = rows.filter(name__icontains=self.name)
         return rows.filter(name__gt=self.after)

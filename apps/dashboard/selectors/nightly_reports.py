@@ -136,7 +136,7 @@ def find(
 
 
 def freshness(*, now: datetime) -> Freshness:
-    """Load a report's newest published day, and its last and unfinished runs."""
+    """Load the nightly report's newest day, last finished run and unfinished run."""
     ended = Run.objects.exclude(finished_at=None)
     return Freshness(
         newest=Day.objects.select_related("run").order_by("-day").first(),

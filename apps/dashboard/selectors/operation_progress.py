@@ -71,7 +71,7 @@ class Progress(OperationStatus):
 
     @property
     def holds(self) -> bool:
-        """Tell whether the operation first holds its items against others."""
+        """Tell whether the operation holds its items against other operations."""
         return self.sends or not self.operation.is_about_poisons
 
     @property

@@ -194,7 +194,7 @@ def needs(
     *,
     now: datetime,
 ) -> Needs:
-    """Count problems outside these rows, and those new since a time."""
+    """Count problems outside these rows, and problems new since a time."""
     since = max(since, now - LONGEST)
     number = 0 if isinstance(ranking, TooSlow) else len(ranking.problems)
     return Needs(
@@ -216,7 +216,7 @@ def _needy_problems(ranking: Ranking | TooSlow, principal: Principal) -> list[Pr
 
 
 def _in_order(ids: Sequence[int]) -> list[Problem]:
-    """Load problems in the order of their ids."""
+    """Load problems by ids, in the order in which the ids are passed."""
     by_id = Problem.objects.select_related("topic").in_bulk(ids)
     return [by_id[pk] for pk in ids]
 

@@ -296,7 +296,7 @@ def _newest_failure(problem: Problem) -> FailureExcerpt | None:
 
 
 def _newest(failures: QuerySet[Failure]) -> FailureExcerpt | None:
-    """Read the newest failure among these of a problem."""
+    """Return the newest of a problem's failures, or None without any."""
     return next(iter(message_contents.failures(failures, limit=1)), None)
 
 

@@ -31,7 +31,7 @@ class RisingRow:
 
     @property
     def ratio(self) -> float | None:
-        """Return the failure rate's newest / usual; None where the usual one is 0."""
+        """Return newest / usual rate or failures; None where usual is 0."""
         return self.newest / self.usual if self.usual else None
 
 

@@ -144,7 +144,7 @@ class TopicRow:
 
     @property
     def has_lane_trouble(self) -> bool:
-        """Return whether its lane has trouble, though it is not paused."""
+        """Tell whether the topic's lane has trouble, though it is not paused."""
         return self.lane_state in LANE_TROUBLE
 
     @property
@@ -386,7 +386,7 @@ def _traffic(ids: list[int], *, now: datetime) -> dict[int, Traffic]:
 
 
 def _add(traffic: Traffic, count: _SourceCount) -> None:
-    """Add a source's deliveries and failures to a topic's traffic."""
+    """Add a source's deliveries to a topic's traffic; failures only of the SDK."""
     traffic.source = count.source
     traffic.delivered = (traffic.delivered or 0) + count.handled + count.failed
     traffic.lately += count.lately
