@@ -26,7 +26,10 @@ def register(send: Send) -> None:
 
 
 def publish(messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
-    """Send messages of topics without a broker; refuse those that nothing owns."""
+    """Send messages of topics without a broker; return the outcome of each, in order.
+
+    Messages of a topic that no registered sender owns are refused.
+    """
     outcomes: list[PublishOutcome | None] = [None] * len(messages)
     for send in _senders:
         outcomes = [

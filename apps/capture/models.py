@@ -256,7 +256,7 @@ class OversizeMessage(models.Model):
 
     @property
     def bookmark_text(self) -> str:
-        """Return the bookmark as text that pages can hold."""
+        """Return the bookmark of an oversize message as text that pages can hold."""
         return storable(unraw(self.bookmark))
 
     @property

@@ -49,7 +49,10 @@ def forget_folded_reports() -> None:
 
 @shared_task(name="apps.capture.tasks.end_skips")
 def end_skips() -> None:
-    """End skips that expired or all positions passed; make those that waited."""
+    """End skips that expired or all positions passed; make those that waited.
+
+    Suspected skips that no consumer contradicted become firm.
+    """
     now = clock.now()
     expired, passed = (
         skip_list_changes.expire(now=now),

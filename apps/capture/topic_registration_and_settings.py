@@ -84,7 +84,7 @@ def register(*, change: TopicChange, principal: Principal, now: datetime) -> Top
 
 @transaction.atomic
 def alter(*, change: TopicChange, principal: Principal, now: datetime) -> Topic:
-    """Change the given policies of a topic and its lane: all of it or nothing."""
+    """Change given policies of a topic and its lane, all or none; return the topic."""
     principal.require(Scope.BROKERS_WRITE)
     return _alter(change, principal, now=now)
 
@@ -99,7 +99,7 @@ def visible_topic(*, name: str, principal: Principal) -> Topic:
 
 
 def _alter(change: TopicChange, principal: Principal, *, now: datetime) -> Topic:
-    """Change policies, mode and pause of a topic; return it as it is then."""
+    """Change a topic's policies, and its lane's mode and pause; return the topic."""
     topic = visible_topic(name=change.name, principal=principal)
     topic = set_policies(
         topic=topic,

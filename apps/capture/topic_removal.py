@@ -179,7 +179,11 @@ def remove_topics(
 
 
 def _remove(topics: TopicQuerySet, previewed_ids: Collection[int] | None) -> list[str]:
-    """Delete the topics with what lanes observed of them; return their names."""
+    """Delete the topics with what lanes observed of them; return their names.
+
+    Raises ChangedSincePreview if they differ from the `previewed_ids`, and RecordsExist
+    if records refer to one.
+    """
     # Other writers commit their rows of a topic before this, or find no topic.
     locked = list(topics.select_for_update().order_by("pk"))
     ids = [topic.pk for topic in locked]
@@ -205,7 +209,10 @@ def _record_relations() -> dict[str, ForeignObjectRel]:
 
 
 def _one_row(relation: ForeignObjectRel) -> models.QuerySet[Any, Any]:
-    """Build a subquery: whether a record refers to the topic."""
+    """Build a subquery that yields a row if a record refers to the outer query's topic.
+
+    Counters that the broker supplied do not count as records.
+    """
     model: type[models.Model] = relation.related_model
     name = relation.field.name
     rows = model._base_manager.filter(**{name: OuterRef("pk")})  # noqa: SLF001

@@ -164,7 +164,7 @@ def wait_for(name: str) -> None:
 
 
 def names_locked(names: Iterable[str]) -> set[str]:
-    """Return those of these advisory locks that any session holds now."""
+    """Return the names of those advisory locks that any session holds now."""
     keys = {key_of(name): name for name in names}
     if not keys:
         return set()

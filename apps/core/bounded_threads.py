@@ -18,7 +18,10 @@ class BoundedThreads:
         self._name = name
 
     def start(self, call: Callable[[], T]) -> Future[T] | None:
-        """Start a call in a thread; return its future, None if too many run."""
+        """Start a call in a thread of its own; return its future.
+
+        Returns None if too many earlier calls have not returned yet.
+        """
         if not self._slots.acquire(blocking=False):
             return None
         answer: Future[T] = Future()

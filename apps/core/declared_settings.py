@@ -48,7 +48,7 @@ class Setting:
 def check_value(setting: Setting, value: Any) -> None:
     """Raise Invalid for a setting's value that the setting does not allow.
 
-    LINES are checked where they are declared.
+    Flags and settings of several lines pass: lines are checked where they are declared.
     """
     match setting.kind:
         case Kind.WHOLE | Kind.NUMBER:

@@ -8,7 +8,9 @@ from django.db import connection, transaction
 
 
 def enqueue_on_commit(enqueue: Callable[[], object]) -> None:
-    """Call `enqueue` after the commit; an error of it loses the task, never the row.
+    """Enqueue a Celery task after the commit of the row that it is for.
+
+    An error of `enqueue` loses the task, never the row.
 
     The periodic rescue finds the row, so an unavailable Celery broker only delays it.
     """

@@ -38,7 +38,7 @@ class Invalid(PoisonwebError):
 
     @property
     def pointer(self) -> str:
-        """The JSON Pointer (RFC 6901) of the field; "" is the whole document."""
+        """Return the JSON Pointer (RFC 6901) of the field; "" is the whole document."""
         return f"/{self.field}" if self.field else ""
 
 

@@ -29,7 +29,7 @@ class Slice(Generic[Row]):
 
 
 def beyond(rows: QuerySet[Row], key: Key, *, backwards: bool = False) -> QuerySet[Row]:
-    """Keep a list's rows after a key; or those before it, the nearest first."""
+    """Keep a list's rows after a row's key; or those before it, the nearest first."""
     directed = rows.reverse() if backwards else rows
     return directed.filter(_beyond(_order(rows), key, backwards=backwards))
 
@@ -41,7 +41,10 @@ def read(
     key: Key | None = None,
     backwards: bool = False,
 ) -> Slice[Row]:
-    """Read a list's first rows, or those next to a key in either direction."""
+    """Read a page of a list: its first rows, or those after or before a row's key.
+
+    Returns the rows with the keys of the previous and next page, None without one.
+    """
     directed = rows if key is None else beyond(rows, key, backwards=backwards)
     fetched = list(directed[: limit + 1])
     page, has_more = fetched[:limit], len(fetched) > limit

@@ -41,7 +41,10 @@ class LineFormatter(logging.Formatter):
 
 
 def cut(text: str, *, first: int, last: int = 0) -> str:
-    """Cut the middle of a long log line, and say how many characters were cut."""
+    """Cut a long text for the log, and say in it how many characters were cut.
+
+    Its `first` characters stay, and its `last` ones.
+    """
     left_out = len(text) - first - last
     if left_out <= 0:
         return text
@@ -73,7 +76,10 @@ class RateLimitFilter(logging.Filter):
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Pass a log record unless its window is full; say how many were left out."""
+        """Pass a log record unless its time window has its number of lines already.
+
+        The first record of a window says how many the last window left out.
+        """
         with self._lock:
             left_out = (
                 self._begin_window() if time.monotonic() >= self._window_ends_at else 0

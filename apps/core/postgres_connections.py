@@ -105,7 +105,7 @@ def shared(
 
 @contextmanager
 def borrow() -> Iterator[None]:
-    """Use a Django session in this block; shared ones are returned after it.
+    """Use Django's database session in this block; return a shared one after it.
 
     Do not wait for a broker in this block.
     """

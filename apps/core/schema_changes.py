@@ -154,7 +154,10 @@ class ForeignKey:
     target: str
 
     def removal(self) -> RunPython:
-        """Return the operation that drops a foreign key, for `atomic = False`."""
+        """Return the migration operation that drops this foreign key; undone, adds it.
+
+        Its migration must have `atomic = False`.
+        """
         return RunPython(self._drop, self._add)
 
     def _drop(self, _: StateApps, editor: BaseDatabaseSchemaEditor) -> None:
@@ -176,7 +179,7 @@ class ForeignKey:
         patiently(editor, execute, check)
 
     def _locks(self) -> str:
-        """Lock a foreign key's tables as writers do: first what the rows refer to.
+        """Return SQL that locks a foreign key's tables as writers do: first the target.
 
         `ALTER TABLE` locks them the other way round: it and a writer would wait for one
         another. It gives up before Postgres looks for that, and could end the writer.

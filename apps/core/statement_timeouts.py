@@ -79,7 +79,10 @@ def _limited(
 
 
 def unless_slow(ask: Callable[[], T], *, within_ms: int | None = None) -> T | TooSlow:
-    """Return a counted number, or `TOO_SLOW` if a statement exceeds the limit."""
+    """Return what a query function returns, or `TOO_SLOW` if it exceeds the time limit.
+
+    The limit is for each SQL statement.
+    """
     try:
         with _statements_within(within_ms or FIGURE_MS):
             return ask()
@@ -91,7 +94,10 @@ def unless_slow(ask: Callable[[], T], *, within_ms: int | None = None) -> T | To
 def search_timeout(
     field: str = "q", by: str = "narrow it down by topic:, day: or problem:"
 ) -> Iterator[None]:
-    """Cancel a slow search: raise Invalid, which says how to narrow it."""
+    """Cancel a SQL search in this block that is too slow.
+
+    Raises Invalid, which says how to narrow the search.
+    """
     try:
         with _statements_within(SEARCH_MS):
             yield
@@ -101,7 +107,7 @@ def search_timeout(
 
 @contextmanager
 def count_timeout() -> Iterator[None]:
-    """Cancel a slow count of requested rows: raise Unavailable."""
+    """Cancel a count of rows in this block that is too slow; raise Unavailable."""
     try:
         with _statements_within(SEARCH_MS):
             yield

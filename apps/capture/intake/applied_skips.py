@@ -14,7 +14,11 @@ from poisonguard.contract import AppliedSkip
 def count(
     *, applied: Sequence[AppliedSkip], principal: Principal, now: datetime
 ) -> list[bool]:
-    """Count reports of applied skips, in order; False for a skip that is hidden.
+    """Count the messages that consumers report to have skipped, each report once.
+
+    Returns for each report, in order, whether the principal may see the skip; a report
+    of a hidden skip is not counted. Automatic skips whose message a consumer handled
+    are ended.
 
     Two transactions on purpose: counting locks rows of skips, and ending a skip locks
     the list before its rows. Together they could deadlock.

@@ -46,9 +46,10 @@ def await_commits(*, topic: Topic) -> None:
 def reports_of_captured(
     letters: Sequence[DeadLetter], *, topic: Topic, in_hand: Collection[uuid.UUID]
 ) -> dict[str, uuid.UUID]:
-    """Find dead letters captured before: the report of each, by its handle.
+    """Find redelivered dead letters without a name that were captured before.
 
-    Each row matches one letter. Rows whose letters are `in_hand` match none.
+    Returns the report id of each, by the letter's handle. A stored row with the digest
+    of a letter matches one letter; rows whose letters are `in_hand` match none.
     """
     doubtful = {
         letter.handle: digest_of_delivery(letter)
@@ -77,6 +78,10 @@ def delete_acknowledged(reports: Collection[uuid.UUID]) -> None:
 
 @borrow()
 def prune(*, topic: Topic, in_hand: Collection[uuid.UUID], now: datetime) -> None:
-    """Delete rows of dead letters that cannot come back: the queue is empty."""
+    """Delete a topic's rows of dead letters captured more than an hour ago.
+
+    Rows whose letters are `in_hand` stay. Call it when the dead-letter queue is empty:
+    then these letters cannot come back.
+    """
     old = Delivery.objects.filter(topic=topic).captured_before(now - IN_DOUBT)
     old.exclude(pk__in=in_hand).delete()

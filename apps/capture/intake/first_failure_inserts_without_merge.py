@@ -118,7 +118,10 @@ def _write(
     *,
     now: datetime,
 ) -> list[tuple[str, int]]:
-    """Insert the new messages at these places, and merge all other failures."""
+    """Insert the failures at `places` with their new messages; merge all the others.
+
+    Returns (status, poison id) of each failure, in order.
+    """
     problem_ids = problems.ids_of(cursor, occurrences)
     # Failures of all, so that their order is that of the reports.
     poisons, failures = _take_ids(cursor, len(places), len(occurrences))
@@ -168,7 +171,10 @@ def _first_of_each(occurrences: Sequence[Occurrence]) -> dict[bytes, int]:
 
 
 def _may_be_sent(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> bool:
-    """Tell whether dead letters may be messages of ours that came back."""
+    """Tell whether any of these dead letters may be a redriven message that came back.
+
+    That is so if its body equals one that was sent to the topic, or is being sent now.
+    """
     letters = [occurrence for occurrence in occurrences if occurrence.queue]
     if not letters:
         return False

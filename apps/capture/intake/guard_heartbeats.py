@@ -36,7 +36,11 @@ _Key = tuple[uuid.UUID, str, str, str]
 def record_heartbeats(
     *, members: Sequence[object], principal: Principal, now: datetime
 ) -> list[CaptureAnswer]:
-    """Store the newest heartbeat of each guard; reject invalid members one by one."""
+    """Store the newest heartbeat of each guard; return the answer to each, in order.
+
+    Invalid heartbeats, and those of hidden topics, are rejected one by one. Skips of
+    guards that are now paused are ended.
+    """
     batch = Batch(members, parse_heartbeat, reject)
     batch.answer(lambda beat: refuse_hidden(beat.topic, principal))
     newest: dict[_Key, GuardHeartbeat] = {}
@@ -125,7 +129,7 @@ def _store(
 
 
 def _end_doubted_skips(heartbeats: Sequence[GuardHeartbeat], *, now: datetime) -> None:
-    """End the skips of guards that now report that they are paused."""
+    """End skips of guards that now report a pause, from the start of their failures."""
     topics = brokers.topics_named(names={beat.topic for beat in heartbeats})
     for beat in heartbeats:
         if beat.state is GuardState.PAUSED and beat.failing_since is not None:

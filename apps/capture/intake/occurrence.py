@@ -214,7 +214,10 @@ def digest_of_delivery(letter: DeadLetter) -> bytes:
 
 
 def _counted_by(count: int | None, capabilities: Capabilities) -> str:
-    """Name what counted a message's deliveries; "" if nothing did."""
+    """Name the source of a dead letter's delivery count; "" without a count.
+
+    That is "broker", or "policy" for the topic's own limit of deliveries.
+    """
     if count is None or capabilities.counting is Counting.NONE:
         return ""
     return capabilities.counting.value

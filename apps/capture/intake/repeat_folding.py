@@ -172,13 +172,16 @@ def find_duplicates(cursor: CursorWrapper, values: dict[str, Any]) -> int:
 
 
 def choose(cursor: CursorWrapper, values: dict[str, Any]) -> bool:
-    """Choose which new failures another one will stand for; tell if any."""
+    """Mark repeated new failures that a row of a like failure will stand for.
+
+    Returns whether any failure was marked, also one that will stand for others.
+    """
     cursor.execute(_CHOOSE, values)
     return int(cursor.rowcount) > 0
 
 
 def fold(cursor: CursorWrapper, values: dict[str, Any]) -> None:
-    """Count the chosen failures in the rows that stand for them; store their ids."""
+    """Count repeated failures in the rows that stand for them; store the report ids."""
     cursor.execute(_FOLD, values)
     cursor.execute(_KEEP_REPORTS, values)
 

@@ -92,10 +92,10 @@ def register(take: Take) -> None:
 def take(
     *, topic: Topic, letters: Sequence[DeadLetter], now: datetime
 ) -> list[TakenRequest]:
-    """Store messages as requests to endpoints, in one transaction; return each.
+    """Store messages as requests to endpoints; return each with its refusal, if any.
 
-    Refused requests are not stored, but returned with their refusal. Raises Refused
-    where no part of the installation takes requests.
+    It uses one transaction, and does not store refused requests. Raises Refused where
+    no part of the installation takes requests.
     """
     if not _takers:
         raise Refused("No part of this installation takes requests for endpoints.")

@@ -121,7 +121,11 @@ def _write_many(
 def capture(
     *, members: Sequence[object], principal: Principal, now: datetime
 ) -> list[CaptureAnswer]:
-    """Store the failures that guards report; reject invalid members one by one."""
+    """Store the failures that guards report; return the answer to each, in order.
+
+    Invalid reports, those of hidden topics and those with too large a body are rejected
+    one by one.
+    """
     batch = Batch(members, parse_failure, reject)
     batch.answer(lambda report: refuse_hidden(report.topic, principal))
     topics = brokers.topics_named(names={report.topic for report in batch.members})
@@ -140,7 +144,10 @@ def capture(
 def confirm(
     *, members: Sequence[object], principal: Principal, now: datetime
 ) -> list[CaptureAnswer]:
-    """Store that consumers handled these redriven messages; idempotent."""
+    """Store that consumers handled these redriven messages; idempotent.
+
+    Returns the answer to each confirmation, in order; a bad one is rejected alone.
+    """
     batch = Batch(members, parse_confirmation, reject)
     batch.answer(lambda confirmation: refuse_hidden(confirmation.topic, principal))
     results = confirmations.confirm(
@@ -152,7 +159,10 @@ def confirm(
 def count(
     *, members: Sequence[object], principal: Principal, now: datetime
 ) -> list[CaptureAnswer]:
-    """Store the delivery counters of consumers; each (reporter, sequence) once."""
+    """Store the delivery counters of consumers, each (reporter, sequence) once.
+
+    Returns the answer to each counter, in order: counted, duplicate or rejected.
+    """
     batch = Batch(members, parse_counter, reject)
     batch.answer(lambda counter: refuse_hidden(counter.topic, principal))
     topics = brokers.topics_named(names={counter.topic for counter in batch.members})
@@ -173,7 +183,7 @@ def reject(pointer: str, detail: str) -> CaptureAnswer:
 
 
 def refuse_hidden(topic: str, principal: Principal) -> CaptureAnswer | None:
-    """Reject a report of a topic that the principal may not write to."""
+    """Return a rejection if the principal may not write to the topic, else None."""
     if principal.sees(topic):
         return None
     remedy = f"this key may not write to the topic {topic}; give it the topic first"

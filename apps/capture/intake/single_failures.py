@@ -43,7 +43,11 @@ def _names(columns: Iterable[str]) -> str:
 
 
 def _values(table: str, columns: Mapping[str, str]) -> str:
-    """List what an INSERT selects, as parameters that are named after their table."""
+    """Write the SQL list of the values for a table's columns, but for its id.
+
+    Each is a placeholder with its type, named after table and column; the ids of
+    problem and poison refer to other rows of the statement.
+    """
     return ", ".join(
         _REFERENCES.get(name, f"%({table}_{name})s::{kind}")
         for name, kind in columns.items()
@@ -190,9 +194,10 @@ def write(occurrence: Occurrence, *, now: datetime) -> tuple[str, int] | None:
 def _write_again(
     cursor: CursorWrapper, values: dict[str, Any]
 ) -> tuple[str, int] | None:
-    """Store a failure of a known message, inside a transaction.
+    """Store a failure of a message that has failed before, inside a transaction.
 
-    No topic that has a message is removed: it need not be locked.
+    Returns (status, poison id), or None if the failure must be merged. No topic that
+    has a message is removed: it need not be locked.
     """
     cursor.execute(_LOCK, values)
     locked = cursor.fetchone()

@@ -178,7 +178,10 @@ def update_poisons(cursor: CursorWrapper) -> None:
 
 
 def make_firm(*, now: datetime) -> int:
-    """Make due skips firm that no consumer contradicted; return how many."""
+    """Make suspected skips firm that no consumer contradicted in time; return how many.
+
+    Skips of consumers that are paused wait for another term.
+    """
     number = 0
     while due := _due_skips(now=now):
         paused = [skip for _, skip, is_paused in due if is_paused]
@@ -192,7 +195,7 @@ def make_firm(*, now: datetime) -> int:
 
 @transaction.atomic
 def _make_firm(topic_id: int, skips: Sequence[int]) -> int:
-    """Make these skips of a topic firm, and notify; return how many."""
+    """Make these suspected skips of a topic firm; NOTIFY guards; return how many."""
     skip_list_changes.lock_lists([topic_id])
     with connection.cursor() as cursor:
         cursor.execute(_FIRM, {"topic": topic_id, "skips": list(skips)})
@@ -202,7 +205,10 @@ def _make_firm(topic_id: int, skips: Sequence[int]) -> int:
 
 
 def _due_skips(*, now: datetime) -> list[tuple[int, int, bool]]:
-    """Select suspected skips that nothing contradicted for long enough."""
+    """Select suspected skips that nothing contradicted for long enough, up to a limit.
+
+    Returns (topic id, skip id, whether the consumer that failed is paused) of each.
+    """
     params: dict[str, Any] = {
         "now": now,
         "limit": BATCH_SIZE,
@@ -239,9 +245,10 @@ def end_doubted(
     since: datetime,
     now: datetime,
 ) -> int:
-    """End the skips that a consumer made since `since`, when its failures began.
+    """End skips of messages that only this consumer failed on; return how many.
 
-    `since` is by the consumer's clock. Skips for crashes and hangs stay.
+    It ends automatic skips for failures since `since`, when its failures began, by the
+    consumer's clock. Skips for crashes and hangs stay.
     """
     params = {
         "topic": topic_id,
@@ -264,7 +271,7 @@ def end_doubted(
 
 
 def _doubtful_skips(statement: str, params: dict[str, Any]) -> list[_DoubtfulSkip]:
-    """Select the consumer's skips to end, each with its poison."""
+    """Query automatic skips to end; return each with its poison and consumer."""
     with connection.cursor() as cursor:
         cursor.execute(statement, params)
         return [_DoubtfulSkip(*row) for row in cursor.fetchall()]
@@ -288,7 +295,10 @@ def _end_skips(
 
 
 def _contradict(skips: Sequence[_DoubtfulSkip], *, now: datetime) -> None:
-    """Add to consumers' guards how many messages they failed on, others handled."""
+    """Count for each guard the ended skips of messages that it alone failed on.
+
+    Another consumer handled these messages. Each consumer is named in a warning.
+    """
     counts = Counter((row.topic, row.client_name, row.host) for row in skips)
     with connection.cursor() as cursor:
         cursor.execute(

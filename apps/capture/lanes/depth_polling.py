@@ -62,7 +62,7 @@ class LaneMonitor:
         self.admin.close()
 
     def is_due(self) -> bool:
-        """Tell whether to poll depth and positions now."""
+        """Tell whether to poll the queue's depth and the consumers' positions now."""
         return self._is_due_since(self._polled_at)
 
     def is_read_due(self) -> bool:
@@ -74,7 +74,7 @@ class LaneMonitor:
         return self._polling.seconds_left()
 
     def note_read(self, *, is_active: bool) -> None:
-        """Plan the next read: at once if the queue is active, else ever later."""
+        """Plan the next read of the queue: at once if it is active, else ever later."""
         self._polling.adjust(is_active=is_active)
 
     def count_letters(self, number: int) -> None:
@@ -109,7 +109,7 @@ class LaneMonitor:
 
     @property
     def _queue(self) -> str:
-        """Name the dead-letter queue that the lane reads."""
+        """Return what to call the lane's queue: "queue" or "dead-letter queue"."""
         return "queue" if self.topic.takes_requests else "dead-letter queue"
 
     def _depth(self) -> int | None:
@@ -122,7 +122,7 @@ class LaneMonitor:
             return None
 
     def _write_state(self, *, now: datetime, **values: Any) -> None:
-        """Write that the lane runs, or why it holds letters or has no queue."""
+        """Store that the lane runs, or why it holds dead letters or has no queue."""
         self._heartbeat_at = self.timer()
         state = LaneState.RUNNING
         if self.held_reason:

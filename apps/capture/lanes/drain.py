@@ -166,7 +166,10 @@ class Drain:
         return future.result()
 
     def _process_letters(self, letters: Sequence[DeadLetter]) -> None:
-        """Hold, capture, copy and acknowledge a batch of dead letters."""
+        """Capture a batch of dead letters, copy them if set, and acknowledge them.
+
+        Too large ones are held in the queue. Raises Unavailable where a copy failed.
+        """
         small = [letter for letter in letters if not _exceeded_limit(letter)]
         for letter in letters:
             if excess := _exceeded_limit(letter):
@@ -259,7 +262,10 @@ class Drain:
         letters: Sequence[DeadLetter],
         store: Callable[[Sequence[DeadLetter]], list[Result]],
     ) -> list[Result]:
-        """Store dead letters; if Postgres refuses one, halve the batch to find it."""
+        """Store dead letters; if Postgres refuses one, halve the batch to find it.
+
+        The refused letter is held in its queue. Returns the results of the others.
+        """
         if not letters:
             return []
         try:
@@ -280,7 +286,10 @@ class Drain:
     def _send_copies(
         self, captured: Sequence[CapturedLetter]
     ) -> tuple[list[CapturedLetter], str]:
-        """Send copies of letters; return the confirmed ones, and why not the rest."""
+        """Send copies of letters; return the confirmed ones, and the trouble or "".
+
+        Letters whose copy the broker refuses are held in the dead-letter queue.
+        """
         messages = [
             RoutedMessage(
                 topic=self.topic,
@@ -328,7 +337,7 @@ class Drain:
 
     @borrow()
     def _hold(self, letter: DeadLetter, reason: str) -> None:
-        """Store why a dead letter stays in its queue."""
+        """Store a row that says why a dead letter stays in its queue."""
         self._held_names.add(_held_key(letter))
         reason = storable(reason, limit=500)
         facts = {"reason": reason, "size": letter.size, "seen_at": self.clock()}
@@ -348,7 +357,10 @@ class Drain:
 
     @borrow()
     def _tidy(self) -> None:
-        """Delete rows of letters that left the queue; call it after an empty read."""
+        """Delete rows of dead letters that left the queue, at most once an interval.
+
+        Call it after an empty read.
+        """
         at = self._tidied_at
         if at is not None and self.timer() - at < TIDY_INTERVAL:
             return

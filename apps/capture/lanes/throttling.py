@@ -43,15 +43,15 @@ class Polling:
         self._next = 0.0
 
     def is_due(self) -> bool:
-        """Tell whether to poll the topic now."""
+        """Tell whether to read or poll the topic's queue now."""
         return self._timer() >= self._next
 
     def seconds_left(self) -> float:
-        """Return the seconds until the next poll of the topic."""
+        """Return the seconds until the topic's queue is to be read or polled again."""
         return max(0.0, self._next - self._timer())
 
     def adjust(self, *, is_active: bool) -> None:
-        """Plan the next poll: at once if the queue is active, else ever later."""
+        """Plan the next poll of a queue: at once if it is active, else ever later."""
         if is_active:
             self._interval = self._next = 0.0
             return

@@ -51,7 +51,7 @@ class BrokerForm:
         return "" if is_secret else self.url
 
     def add(self, principal: Principal, *, now: datetime) -> Broker:
-        """Add a broker with these values; raises Invalid for a wrong field."""
+        """Add a broker with the entered values; raises Invalid for a wrong field."""
         return broker_registration.add(
             name=self.name.strip(),
             kind=self.kind,
@@ -62,7 +62,10 @@ class BrokerForm:
         )
 
     def alter(self, broker: Broker, principal: Principal, *, now: datetime) -> Broker:
-        """Change a broker to these values; an empty address leaves its own in place."""
+        """Change a broker to the entered values; raises Invalid for a wrong field.
+
+        An empty address leaves the broker's own in place.
+        """
         return broker_registration.alter(
             broker=broker,
             name=self.name.strip(),

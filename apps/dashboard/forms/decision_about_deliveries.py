@@ -58,7 +58,10 @@ class DeliveriesDecisionForm:
         return cls(act=act, ids=ids, reason=reason_in(data))
 
     def carry_out(self, principal: Principal, *, now: datetime) -> int:
-        """Carry out the decision on deliveries; return how many it changed."""
+        """Carry out the decision on deliveries; return how many deliveries it changed.
+
+        Raises Invalid for giving up without a reason.
+        """
         if self.act == "give_up" and not self.reason.strip():
             raise Invalid("reason", "say why they are given up")
         return _DECISIONS[self.act](

@@ -81,7 +81,7 @@ def _text(setting: Setting, value: Any) -> str:
 
 
 def _parsed(setting: Setting, text: str) -> Any:
-    """Parse the text of a setting's field."""
+    """Parse the text of a setting's field; raise Invalid for a wrong number."""
     match setting.kind:
         case Kind.LINES:
             return tuple(filter(None, map(str.strip, text.splitlines())))
@@ -98,7 +98,10 @@ def _parsed(setting: Setting, text: str) -> Any:
 def _number(
     setting: Setting, text: str, parse: type[int] | type[float], remedy: str
 ) -> float | None:
-    """Parse a setting's number; None for an empty text."""
+    """Parse a setting's number; return None for an empty text.
+
+    Raises Invalid for a text that is no number.
+    """
     text = text.strip()
     if not text:
         return None
