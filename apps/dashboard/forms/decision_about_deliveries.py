@@ -47,7 +47,10 @@ class DeliveriesDecisionForm:
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Parse a decision on deliveries; raises Invalid without verb or ids."""
+        """Parse a decision on deliveries; raises Invalid for a wrong verb or wrong ids.
+
+        Ids are wrong if no valid one is chosen, or if there are more than MOST_IDS.
+        """
         act = data.get("verb", "")
         if act not in _DECISIONS:
             raise Invalid("verb", f"choose one of {', '.join(_DECISIONS)}")

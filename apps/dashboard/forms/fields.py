@@ -21,7 +21,7 @@ class Ids(forms.TypedMultipleChoiceField):
         super().__init__(coerce=int, required=False)
 
     def valid_value(self, value: Any) -> bool:
-        """Accept any id that a row could have, instead of a list of choices."""
+        """Tell whether a submitted value could be a row's id, without any choices."""
         text = str(value)
         return text.isascii() and text.isdigit() and int(text[:20]) <= MAX_ID
 
@@ -38,12 +38,12 @@ class ReasonField(forms.CharField):
         super().__init__(required=False, max_length=REASON_LIMIT)
 
     def to_python(self, value: Any) -> str:
-        """Return the reason with plain line breaks, as the audit will record it."""
+        """Return a submitted reason with LF line breaks, as the audit records it."""
         return one_line_break(super().to_python(value) or "")
 
 
 def reason_in(data: QueryDict) -> str:
-    """Return the reason in a form's data, as the audit will record it."""
+    """Return the reason in a form's data with LF as line break; "" without one."""
     return one_line_break(data.get("reason") or "")
 
 

@@ -15,5 +15,5 @@ class NamesForm(forms.Form):
 
     @property
     def as_filter(self) -> NameFilter:
-        """Return the name filter of a list; an invalid form filters nothing."""
+        """Return the name filter of a list; an invalid form's selects all rows."""
         return NameFilter(**self.cleaned_data) if self.is_valid() else NameFilter()

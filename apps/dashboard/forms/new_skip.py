@@ -116,7 +116,7 @@ class SkipDraft:
 
     @property
     def only_message(self) -> int | None:
-        """Return the id of the only message that the skip would match, or None."""
+        """Return the id of a message that the skip matches by bookmark, or None."""
         if self.message is None or self.matcher.kind is not MatcherKind.BOOKMARK:
             return None
         return self.message.pk
@@ -152,7 +152,10 @@ class DraftPreview:
 
     @property
     def is_everything(self) -> bool:
-        """Tell whether the skip's rule matched every message it was tried on."""
+        """Tell whether a skip's rule matched all messages that it was tried on.
+
+        False for fewer than OVERBROAD_AFTER messages, and for a skip that is no rule.
+        """
         counts = self.counts
         is_rule = self.draft.matcher.kind is MatcherKind.RULE
         return (
@@ -161,7 +164,10 @@ class DraftPreview:
 
 
 def message_of(params: QueryDict, principal: Principal) -> Poison | None:
-    """Return the message to skip, if any; raises Absent if it is not visible."""
+    """Return the message that the address asks to skip; None if it names none.
+
+    Raises Absent if the message is not visible, or its number is no number.
+    """
     number = params.get("message", "")
     if not number:
         return None
@@ -197,7 +203,7 @@ def field_of(wrong: PoisonwebError | None) -> str:
 
 
 def draft(form: SkipForm, message: Poison | None, principal: Principal) -> SkipDraft:
-    """Parse a form into a draft of a skip; raises Invalid or Refused."""
+    """Parse a form into a draft of a skip; raises Invalid for a wrong field."""
     require_valid(form)
     data = form.cleaned_data
     return SkipDraft(
@@ -224,7 +230,11 @@ def preview(draft: SkipDraft) -> DraftPreview:
 def add(
     form: SkipForm, preview: DraftPreview, principal: Principal, *, now: datetime
 ) -> Skip:
-    """Add the previewed skip to the list; raises Refused if it changed since."""
+    """Add the previewed skip to its topic's skip list.
+
+    Raises Refused if the skip is not the one that was previewed, and Invalid without a
+    reason, or if a rule matches every message and the person has not ticked that.
+    """
     draft, data = preview.draft, form.cleaned_data
     if data["seen"] != draft.mark(principal):
         raise Refused(_CHANGED)
@@ -264,7 +274,7 @@ def _is_nameable(name: str) -> bool:
 
 
 def _visible_topic(name: str, principal: Principal) -> Topic:
-    """Find a topic that this principal sees; raises Invalid without one."""
+    """Return the topic of this name if the principal sees it; else raises Invalid."""
     visible = Topic.objects.matching(principal.topics)
     topic = visible.filter(name=name).first()
     if topic is None:

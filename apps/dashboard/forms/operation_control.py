@@ -26,7 +26,10 @@ class ControlForm(forms.Form):
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Parse a pause, resume or cancel; raises Invalid for a wrong field."""
+        """Parse an operation's pause, resume or cancel, and the reason.
+
+        Raises Invalid for the first wrong field.
+        """
         form = cls(data)
         require_valid(form)
         return form

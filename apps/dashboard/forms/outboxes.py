@@ -46,7 +46,7 @@ class RowsForm(forms.Form):
 
     @property
     def as_filter(self) -> RowFilter:
-        """Return the filter of outbox rows; an invalid form filters nothing."""
+        """Return the filter of outbox rows; an invalid form's selects all rows."""
         if not self.is_valid():
             return RowFilter()
         state = self.cleaned_data["state"]
@@ -92,7 +92,10 @@ class OutboxForm:
         )
 
     def findings(self) -> list[Finding]:
-        """Inspect the tables of a new outbox; raises Invalid for a wrong field."""
+        """List what is wrong with a new outbox's tables.
+
+        Raises Invalid for a wrong field of its form.
+        """
         settings = OutboxSettings(**declared.parsed(_OF_THE_FORM, self.texts))
         settings.check()
         url = outboxes.storable_url(settings.url)
@@ -103,7 +106,7 @@ class OutboxForm:
 
     @property
     def sections(self) -> Iterator[tuple[StrEnum, list[SettingField]]]:
-        """Yield each group of the outbox's settings with its fields."""
+        """Yield each group of the outbox's settings with its form fields."""
         return declared.sections(_OF_THE_FORM, self.texts)
 
     def add(self, principal: Principal, *, now: datetime) -> Outbox:

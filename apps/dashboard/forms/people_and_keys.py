@@ -144,7 +144,7 @@ class OwnPasswordForm(PasswordForm):
 
     @property
     def value(self) -> str:
-        """Return the own new password; raises Invalid if repeated differently."""
+        """Return one's own new password; raises Invalid if repeated differently."""
         password = super().value
         if password != self.cleaned_data["repeated"]:
             raise Invalid("repeated", "this is not the same as the new password")

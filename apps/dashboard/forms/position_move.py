@@ -96,7 +96,7 @@ class SignedReview:
 
 
 def _moment(params: QueryDict) -> datetime:
-    """Parse a day and time in the entered zone; raises Invalid."""
+    """Parse a move's day and time, entered in a time zone, to UTC; raises Invalid."""
     zone = _zone(params.get("zone") or "UTC")
     try:
         parsed = datetime.fromisoformat(params.get("at", ""))
@@ -115,7 +115,11 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _numbers(params: QueryDict, marks: Mapping[int, Mark]) -> dict[str, int]:
-    """Parse a position's number per publisher; one without is not moved."""
+    """Parse the new sequence number that a person entered for each publisher.
+
+    A publisher without a number is left out: its position is not moved. Raises Invalid
+    if no publisher has one, or for a wrong number.
+    """
     texts = {mark: params.get(f"seq-{pk}", "").strip() for pk, mark in marks.items()}
     numbers = {mark.publisher: _seq(mark, text) for mark, text in texts.items() if text}
     if not numbers:
@@ -124,7 +128,7 @@ def _numbers(params: QueryDict, marks: Mapping[int, Mark]) -> dict[str, int]:
 
 
 def _seq(mark: Mark, text: str) -> int:
-    """Parse a position's number or bookmark of a publisher; raises Invalid."""
+    """Parse a publisher's new sequence number, or its bookmark; raises Invalid."""
     place = place_of(text)
     if place is None or place.publisher not in {"", mark.publisher}:
         remedy = f"give a number from 0 to {LAST}, or a bookmark of this publisher"
@@ -133,7 +137,7 @@ def _seq(mark: Mark, text: str) -> int:
 
 
 def _whole_number(field: str, params: QueryDict) -> int:
-    """Parse a whole number of messages, signed or not; raises Invalid."""
+    """Parse a submitted whole number, signed or not; raises Invalid for other text."""
     text = params.get(field, "").strip()
     digits = text[1:] if text[:1] in {"-", "+"} else text
     if not (digits.isascii() and digits.isdigit() and len(digits) < LONGEST_NUMBER):

@@ -27,7 +27,10 @@ class SignInForm(AuthenticationForm):
     delay: timedelta | None = None
 
     def clean(self) -> dict[str, Any]:
-        """Check a person's name and password; store the delay after wrong ones."""
+        """Check the name and password of a sign-in; raises ValidationError.
+
+        After too many wrong ones, `delay` says how long the next try must wait.
+        """
         try:
             return super().clean()
         except TooManySignIns as refusal:
@@ -47,7 +50,11 @@ class CodeForm(forms.Form):
         self._user = second_factor_session.user_awaiting_code(request, now=clock.now())
 
     def clean_code(self) -> str:
-        """Check a person's code, which uses it up; a wrong one counts as failed."""
+        """Check a person's code of the second factor; raises ValidationError.
+
+        A right code is used up, and a wrong one counts as a failed sign-in. After too
+        many wrong ones, `delay` says how long the next try must wait.
+        """
         code: str = self.cleaned_data["code"]
         if self._user is None:
             raise forms.ValidationError("That took too long: sign in again.")
@@ -66,7 +73,7 @@ class CodeForm(forms.Form):
         return code
 
     def get_user(self) -> User | None:
-        """Return the person whose password was right, unless that is too long ago."""
+        """Return the person who entered a right password; None if too long ago."""
         return self._user
 
 

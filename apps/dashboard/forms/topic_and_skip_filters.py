@@ -16,7 +16,7 @@ class TopicsForm(forms.Form):
 
     @property
     def as_filter(self) -> TopicFilter:
-        """Return the filter of topics; an invalid form filters nothing."""
+        """Return the filter of topics; an invalid form's selects all topics."""
         return TopicFilter(**self.cleaned_data) if self.is_valid() else TopicFilter()
 
 
@@ -28,7 +28,7 @@ class SkipsForm(forms.Form):
 
     @property
     def as_filter(self) -> SkipFilter:
-        """Return the filter of skips; an invalid form filters nothing."""
+        """Return the filter of skips; an invalid form's selects all active skips."""
         if not self.is_valid():
             return SkipFilter()
         data = self.cleaned_data

@@ -96,7 +96,11 @@ class ModeForm:
         )
 
     def set(self, topic: Topic, principal: Principal, *, now: datetime) -> None:
-        """Change a lane's mode; raises Invalid if the page showed another queue."""
+        """Change the mode of a topic's lane.
+
+        Raises Invalid if the page showed another dead-letter queue, or for any mode but
+        observe without a reason.
+        """
         if self.queue not in {"", dead_letter_queue_of(topic)}:
             raise Invalid(
                 "queue",
@@ -116,7 +120,7 @@ class ModeForm:
 
 
 def dead_letter_queue_of(topic: Topic) -> str:
-    """Return the queue that the lane reads, or would by convention; "" without one."""
+    """Return a topic's dead-letter queue, else its queue by convention; "" without."""
     return topic.dead_letter_queue or convention_of_topic(topic).queue
 
 

@@ -70,7 +70,11 @@ class DecisionForm(SendLimitsForm):
 
 
 def parse_list(posted: QueryDict) -> SelectionRequest:
-    """Parse selected messages of a list: some rows, or all its query matches."""
+    """Parse which messages, problems or deliveries a person selected in a list.
+
+    They are either single rows, or all that match the list's query. Raises Invalid for
+    a wrong field, or if no row is selected.
+    """
     if posted.get("of") == "deliveries":
         chosen_verb = DeliverySelectionForm(posted)
         require_valid(chosen_verb)
@@ -107,7 +111,10 @@ def check_typed(preview: PreviewDetail, typed: str) -> None:
 
 
 def back_url(request: HttpRequest, *, otherwise: str = "messages") -> str:
-    """Return the address of a form's Cancel: the previous list of this site."""
+    """Return the address of a form's Cancel: the submitted one, else a list's.
+
+    An address of another site is ignored.
+    """
     url = request.POST.get("back") or request.GET.get("back") or ""
     if url_has_allowed_host_and_scheme(url, allowed_hosts=None):
         return url
