@@ -21,7 +21,10 @@ class CheckpointStatus:
 
     @property
     def is_late(self) -> bool:
-        """Tell whether audit entries have waited too long for a checkpoint."""
+        """Tell whether audit entries wait, and the last checkpoint is 5 minutes old.
+
+        False before the first checkpoint.
+        """
         if self.last is None:
             return False
         return self.uncovered > 0 and self.now - self.last.at > LATE

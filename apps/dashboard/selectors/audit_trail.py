@@ -69,7 +69,10 @@ def find(
 
 
 def actors() -> list[str]:
-    """List people and keys by their names in the audit."""
+    """List people and API keys as the audit names actors: "user:ada", "key:ci".
+
+    Lists only the first of each, up to a limit.
+    """
     people = User.objects.order_by("username").values_list("username", flat=True)
     keys = ApiKey.objects.order_by("name").values_list("name", flat=True)
     return [
@@ -79,7 +82,7 @@ def actors() -> list[str]:
 
 
 def export(filters: TrailFilter) -> Iterator[Entry]:
-    """Yield all matching audit entries, newest first; raises Invalid."""
+    """Yield all matching audit entries, newest first; raises Invalid if too many."""
     entries = filters.matching()
     if entries[MOST_EXPORTED : MOST_EXPORTED + 1].exists():
         remedy = f"a file has at most {MOST_EXPORTED:,} entries; choose fewer days"
@@ -88,7 +91,7 @@ def export(filters: TrailFilter) -> Iterator[Entry]:
 
 
 def cells(entries: Iterable[Entry]) -> Iterator[Sequence[object]]:
-    """Write each audit entry as a row under COLUMNS."""
+    """Yield each audit entry as a row of the CSV file, under COLUMNS."""
     for entry in entries:
         yield (
             *(entry.seq, _stamp(entry.at), entry.actor, entry.action),
@@ -98,7 +101,7 @@ def cells(entries: Iterable[Entry]) -> Iterator[Sequence[object]]:
 
 
 def lines(entries: Iterable[Entry]) -> Iterator[bytes]:
-    """Write each audit entry as a line of JSON, many lines at a time.
+    """Yield audit entries as lines of JSON, many lines at a time.
 
     `hash` covers the hash of the previous entry, followed by `record`.
     """
@@ -130,7 +133,7 @@ def _stamp(at: datetime) -> str:
 
 
 def _rows(entries: Sequence[Entry], *, sees_people: bool) -> list[TrailRow]:
-    """Describe audit entries and link their subjects."""
+    """Build the audit page's rows: each entry's sentence, and a link to its subject."""
     subjects = [str(entry.subject) for entry in entries]
     places = _places(subjects) | (_places_of_people(subjects) if sees_people else {})
     return [_trail_row(entry, places) for entry in entries]
@@ -149,7 +152,7 @@ def _trail_row(entry: Entry, places: Mapping[str, str]) -> TrailRow:
 
 
 def _label_and_link(entry: Entry, places: Mapping[str, str]) -> tuple[str, str]:
-    """Return an audit entry's label and the address of its subject's page."""
+    """Return the label and page of an audit entry's subject; "" without a page."""
     kind, _, name = str(entry.subject).partition(":")
     if kind == "report":
         return f"Report {name}", _report_link(entry)

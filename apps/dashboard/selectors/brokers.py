@@ -120,19 +120,22 @@ class OfferedTopic:
 
     @property
     def mark(self) -> str:
-        """Return the value of the topic's checkbox."""
+        """Return the value of a discovered topic's checkbox: a digest of its name."""
         return mark_of(self.topic)
 
     @property
     def may_be_chosen(self) -> bool:
-        """Tell whether choosing the topic would register it, or give it a lane."""
+        """Tell whether choosing a discovered topic registers it, or gives it a lane."""
         queue = self.topic.dead_letter_queue or self.convention.queue
         is_idle = self.registered is None or (not self.mode and bool(queue))
         return self.is_keepable and is_idle
 
     @property
     def is_new(self) -> bool:
-        """Tell whether the topic could have a lane, and has none."""
+        """Tell whether a discovered topic has a dead-letter queue, but no lane yet.
+
+        False for one that cannot be registered because of its name.
+        """
         has_queue = bool(self.topic.dead_letter_queue)
         return self.is_keepable and has_queue and not (self.registered and self.mode)
 
@@ -166,7 +169,7 @@ def find(principal: Principal, *, now: datetime) -> list[BrokerRow]:
 
 
 def one(broker_id: int, principal: Principal, *, now: datetime) -> BrokerPage:
-    """Load a broker with its topics and capabilities; raises Absent."""
+    """Load a broker for its page, with topics and capabilities; raises Absent."""
     broker = broker_registration.one(broker_id=broker_id)
     topics = _visible_topics(principal).filter(broker=broker)
     row = BrokerRow(broker=broker, topics=[_broker_topic(t, now=now) for t in topics])
@@ -193,7 +196,11 @@ def mark_of(topic: FoundTopic) -> str:
 def discovered(
     broker: Broker, name: str, principal: Principal, *, now: datetime
 ) -> Discovery:
-    """List the topics at a broker; raises Unavailable or Refused with its message."""
+    """List the topics that a broker reports, with their lanes in Poisonweb.
+
+    Lists only topics that the principal sees, and whose name contains `name`. Raises
+    Unavailable or Refused with the broker's message.
+    """
     broker_topics = [
         t for t in ping_and_discovery.discover(broker=broker) if principal.sees(t.name)
     ]
@@ -218,7 +225,11 @@ def discovered(
 def chosen(
     broker: Broker, marks: Iterable[str], principal: Principal, *, everything: bool
 ) -> list[FoundTopic]:
-    """Return the chosen topics: all with a dead-letter queue, or the marked ones."""
+    """Ask a broker for its topics; return the marked, or all with a dead-letter queue.
+
+    Topics that the principal does not see, or that cannot be registered because of
+    their names, are left out.
+    """
     chosen_marks = frozenset(marks)
     broker_topics = [
         t for t in ping_and_discovery.discover(broker=broker) if principal.sees(t.name)

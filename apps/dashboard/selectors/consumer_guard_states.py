@@ -93,7 +93,10 @@ def idle(topics: TopicQuerySet, *, now: datetime) -> IdleGuards:
 
 
 def statuses(topics: TopicQuerySet, *, now: datetime) -> list[ComponentStatus]:
-    """Return one status for all guards; [] where there are no guards."""
+    """Return one status for all guards of these topics; [] if there are no guards.
+
+    Stopping guards do not count, nor silent ones that a later guard succeeded.
+    """
     heard = Q(heard_at__gte=now - GUARD_LIVES)
     there = (
         _without_succeeded(now=now)

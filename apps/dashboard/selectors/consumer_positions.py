@@ -77,7 +77,11 @@ class PositionRow:
 
     @property
     def behind(self) -> timedelta | None:
-        """Return the time from a position's watermark to the topic's head."""
+        """Return the time from a position's watermark to the topic's head, or None.
+
+        None where nothing is settled, the head is unknown, or the broker's client is
+        missing.
+        """
         if self.mark is None or self.head is None or self.mark.processed < 0:
             return None
         try:
@@ -88,7 +92,11 @@ class PositionRow:
 
     @property
     def eta(self) -> timedelta | TooSlow | None:
-        """Estimate the time until a position has caught up, without new messages."""
+        """Estimate the time until a position has caught up, without new messages.
+
+        None if nothing waits, the rate is unknown, or it would be a year or more;
+        TooSlow if Postgres took too long to read the rate.
+        """
         lag = self.mark and self.mark.lag
         if not lag or not self.per_minute:
             return None
@@ -99,12 +107,12 @@ class PositionRow:
 
     @property
     def pressure(self) -> float:
-        """Return the share of its allowed holes that a position uses."""
+        """Return the settled runs ahead of a position, as a share of the most."""
         return len(self.mark.ahead) / MOST_RUNS if self.mark else 0
 
     @property
     def seen_at(self) -> datetime:
-        """Return when the consumer settled last, or was observed."""
+        """Return when a position's consumer settled last, else when it was observed."""
         settled_at = self.mark and self.mark.settled_at
         return settled_at or self.position.observed_at
 
@@ -136,7 +144,7 @@ class PublisherDetail:
 
     @property
     def has_history(self) -> bool:
-        """Tell whether any message was settled in the hours shown."""
+        """Tell whether a publisher's watermark advanced in any of the hours shown."""
         return any(self.hours)
 
     @property
@@ -215,9 +223,9 @@ def one(position_id: int, principal: Principal, *, now: datetime) -> PositionPag
 
 
 def choices(position_id: int, principal: Principal) -> MoveChoices:
-    """Return the choices of a move of this position.
+    """Return the marks of a position to move, and the positions it could copy.
 
-    Raises Absent if it is not visible, and Refused if its broker keeps it.
+    Raises Absent if the position is not visible, and Refused if its broker keeps it.
     """
     position = _visible_position(position_id, principal)
     if position.source == PositionSource.BROKER:
@@ -293,9 +301,9 @@ def _rows(
 def _head(
     position: BookmarkPosition, mark: Mark | None, heads: Mapping[TopicPublisher, int]
 ) -> int | None:
-    """Return a topic's highest number: of the mark, or as its broker says.
+    """Return the head of a publisher on a topic, by its mark or as its broker says.
 
-    None without a mark, or where the number is unknown.
+    None without a mark, or where the head is unknown.
     """
     if mark is None:
         return None
@@ -368,7 +376,10 @@ def _publisher(
 
 
 def _hours(mark: Mark, *, now: datetime) -> list[int]:
-    """Return how far the watermark advanced in each of the last hours, newest last."""
+    """Return by how many numbers a mark's watermark advanced in each of 24 hours.
+
+    The last hour is the newest.
+    """
     samples = Sample.objects.filter(mark=mark, at__gt=now - (HOURS + 1) * HOUR)
     readings = [*samples.order_by("at").values_list("at", "processed")]
     readings.append((now, mark.processed))

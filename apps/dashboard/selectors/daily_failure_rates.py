@@ -46,7 +46,10 @@ class Total:
 
     @property
     def rate(self) -> float | None:
-        """Return failed / delivered; None where more failed than were delivered."""
+        """Return the failure rate: failures / deliveries, without uncounted failures.
+
+        None without counted deliveries, or where more failed than were delivered.
+        """
         counted = self.failed - self.uncounted
         if not self.delivered or counted > self.delivered:
             return None
@@ -84,7 +87,7 @@ class Series:
 
     @property
     def sources(self) -> list[str]:
-        """List who counted the deliveries of the rates' days."""
+        """List who counted the deliveries behind a chart's failure rates."""
         sources = {row.rate.source for row in self.rows if row.rate}
         return [source.value for source in DeliveredSource if source in sources]
 
@@ -94,7 +97,7 @@ class Series:
 
     @property
     def gaps(self) -> int:
-        """Count the days without a report."""
+        """Count the days of a failure rate chart that have no report."""
         return sum(row.is_gap for row in self.rows)
 
     @property
@@ -167,7 +170,7 @@ def _chart(rows: Iterable[DayRow], *, shows_rates: bool) -> Chart:
 
 
 def _rate_point(row: DayRow) -> Point:
-    """Return a day's failure rate with its confidence interval and label."""
+    """Return the chart's point of a day: failure rate, confidence interval, label."""
     rate = row.rate
     if rate is None:
         return _blank_point(row)
@@ -184,7 +187,7 @@ def _rate_point(row: DayRow) -> Point:
 
 
 def _number_point(row: DayRow) -> Point:
-    """Return a day as a number of failures with its label."""
+    """Return the chart's point of a day: its number of failures, with a label."""
     if row.rate is None:
         return _blank_point(row)
     label = f"{row.day:%a %Y-%m-%d}: {row.rate.failed:,} failed"
@@ -192,7 +195,7 @@ def _number_point(row: DayRow) -> Point:
 
 
 def _blank_point(row: DayRow) -> Point:
-    """Return a day without a failure rate; its label says why."""
+    """Return the chart's point of a day without a failure rate; its label says why."""
     reason = "no report of this day" if row.is_gap else "nothing was delivered"
     label = f"{row.day:%a %Y-%m-%d}: {reason}"
     return Point(label=label, href=row.href, is_gap=row.is_gap)
@@ -207,7 +210,7 @@ class HourRow:
 
 
 def by_hour(whole: Series, rates: Iterable[Rate]) -> list[HourRow]:
-    """Return the failure rates of each day by hour; None where there are none."""
+    """Return the failure rates of each day by hour; None for an hour without one."""
     by_day_and_hour = {(rate.day_id, rate.hour): rate for rate in rates}
     return [
         HourRow(
@@ -219,7 +222,10 @@ def by_hour(whole: Series, rates: Iterable[Rate]) -> list[HourRow]:
 
 
 def heat(whole: Series, rows: Iterable[HourRow]) -> Heat:
-    """Draw a column of hours per day: failure rates, or numbers of failures."""
+    """Draw a heat map of failure rates, or numbers of failures: a column per day.
+
+    A day without a report is a gap.
+    """
     columns = [
         None
         if row.day.is_gap
@@ -233,7 +239,7 @@ def heat(whole: Series, rows: Iterable[HourRow]) -> Heat:
 
 
 def _hour_point(day: date, hour: int, rate: Rate | None, *, shows_rates: bool) -> Point:
-    """Return an hour of a day as a failure rate or a number of failures."""
+    """Return the heat map's point of an hour: failure rate, or number of failures."""
     when = f"{day:%a %Y-%m-%d} {hour:02}:00 UTC"
     if rate is None:
         return Point(label=when)

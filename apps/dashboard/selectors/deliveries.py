@@ -116,9 +116,10 @@ def find(
 def verbs_for_all(
     params: Mapping[str, str], listed: DeliveryList | None
 ) -> list[tuple[str, str]]:
-    """Return the decisions on all matching deliveries, with button labels.
+    """Return the decisions on all listed deliveries, with button labels.
 
-    Where no state is chosen, they are about what waits: its number is not known yet.
+    Where no state is chosen, they are about the waiting deliveries, whose number is not
+    known yet. Returns [] if no delivery is listed.
     """
     if listed is None or not listed.page.rows:
         return []
@@ -151,7 +152,7 @@ def one(delivery_id: uuid.UUID, principal: Principal) -> DeliveryPage:
 
 
 def opened(revealed: RevealedDelivery) -> DeliveryPage:
-    """Load a delivery with its revealed contents."""
+    """Build the page of a delivery whose contents and answers were revealed."""
     delivery, headers = revealed.delivery, _first_headers(revealed.delivery)
     kinds = (value for name, value in headers.pairs if name.lower() == b"content-type")
     return DeliveryPage(
@@ -168,7 +169,10 @@ def opened(revealed: RevealedDelivery) -> DeliveryPage:
 def preview(
     act: str, ids: Collection[uuid.UUID], principal: Principal
 ) -> DecisionPreview:
-    """Read what a decision would act on, among these deliveries."""
+    """Load the deliveries of these ids that a decision would act on.
+
+    Others are counted by state, and those that the principal does not see in `unseen`.
+    """
     rows = Delivery.objects.on_endpoints(principal.topics).filter(pk__in=ids)
     deliveries = list(rows.select_related("endpoint").recent_first())
     acted_on = [each for each in deliveries if each.state == ACTS_ON[act]]
@@ -183,7 +187,7 @@ def preview(
 
 
 def _with_answer(attempt: Attempt) -> AttemptRow:
-    """Render the answers of an attempt."""
+    """Build the row of a delivery's attempt with the endpoint's revealed answers."""
     return AttemptRow(
         attempt=attempt,
         answer=_answer(attempt.answer, is_cut=attempt.is_answer_cut),
@@ -208,7 +212,7 @@ def _first_headers(delivery: Delivery) -> FirstHeaders:
 
 
 def _pairs(flat: Sequence[bytes | memoryview]) -> FirstHeaders:
-    """Pair the first names and values of headers, which alternate."""
+    """Pair the names and values of a delivery's first headers, which alternate."""
     parts = [bytes(part) for part in flat[: 2 * delivery_content_access.SHOWN_HEADERS]]
     return FirstHeaders(
         pairs=tuple(zip(parts[::2], parts[1::2], strict=True)), total=len(flat) // 2

@@ -95,7 +95,10 @@ class EndpointsReport:
 def find(
     params: EndpointReportParams, principal: Principal, *, now: datetime
 ) -> EndpointsReport:
-    """Report the chosen endpoint's calls, or those of all visible endpoints."""
+    """Load the endpoint report: the chosen endpoint's calls, or all endpoints'.
+
+    Only endpoints that the principal sees are in the report.
+    """
     period = params.period
     published = _published_days(period)
     counted = {day for day, counts_endpoints in published.items() if counts_endpoints}
@@ -134,7 +137,10 @@ def _published_days(period: Period) -> dict[date, bool]:
 def _totals(
     rows: EndpointDayQuerySet, *, last: date | None, most: int
 ) -> list[EndpointTotal]:
-    """Add up the days of each endpoint: where most calls failed comes first."""
+    """Add up the days of each endpoint, for the first `most` endpoints.
+
+    First comes the one with most calls given up, dropped or forwarded.
+    """
     summed = rows.order_by().values("endpoint")
     totals = summed.annotate(
         all_calls=Sum("calls"),
@@ -154,7 +160,7 @@ def _totals(
 def _days(
     rows: EndpointDayQuerySet, period: Period, published: dict[date, bool]
 ) -> list[EndpointDayRow]:
-    """Return an endpoint report's days, the newest first."""
+    """Return an endpoint report's days with their counts, the newest first."""
     by_day = {row.day_id: row for row in rows}
     return [
         EndpointDayRow(day, by_day.get(day), _why(published.get(day)))
@@ -163,7 +169,7 @@ def _days(
 
 
 def _why(counts_endpoints: bool | None) -> str:  # noqa: FBT001 - three states of a day
-    """Say why a day may have no numbers of endpoints."""
+    """Say why an endpoint report may have no numbers of a day."""
     if counts_endpoints is None:
         return "no report"
     return "nothing happened" if counts_endpoints else "endpoints not counted"

@@ -100,13 +100,13 @@ def has_deliveries(endpoint: Endpoint) -> bool:
 
 
 def names(principal: Principal) -> list[str]:
-    """List the first names of endpoints, to choose from."""
+    """List the names of visible endpoints to choose from, A to Z, up to a limit."""
     endpoints = Endpoint.objects.matching(principal.topics).order_by("name")
     return list(endpoints.values_list("name", flat=True)[:MOST_NAMES])
 
 
 def topics_with_a_broker(principal: Principal) -> list[str]:
-    """List the first names of topics to forward to."""
+    """List the names of visible topics with a broker, to forward to, up to a limit."""
     topics = Topic.objects.matching(principal.topics).exclude(broker=None)
     return list(topics.order_by("name").values_list("name", flat=True)[:MOST_NAMES])
 
@@ -116,7 +116,7 @@ def _visible(principal: Principal) -> EndpointQuerySet:
 
 
 def _rows(endpoints: Sequence[Endpoint], *, now: datetime) -> list[EndpointRow]:
-    """Build the rows of endpoints, with state and counts."""
+    """Build the rows of endpoints, each with state, backlog and calls by the hour."""
     ids = [endpoint.pk for endpoint in endpoints]
     backlogs = unless_slow(lambda: endpoint_figures.backlogs(ids))
     calls = unless_slow(lambda: endpoint_figures.call_hours(ids, now=now))

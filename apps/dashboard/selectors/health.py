@@ -65,12 +65,12 @@ class NightlyReport:
 
     @property
     def made_at(self) -> datetime | None:
-        """Return when the newest nightly report was finished."""
+        """Return when the newest nightly report was finished; None without a report."""
         return self.day.run.finished_at if self.day else None
 
     @property
     def is_late(self) -> bool:
-        """Tell whether the next nightly report is overdue."""
+        """Tell whether the next nightly report is overdue; False before the first."""
         hour = settings.POISONWEB_REPORT_HOUR
         return self.day is not None and is_overdue(
             self.day.day, hour=hour, now=self.now
@@ -78,7 +78,10 @@ class NightlyReport:
 
     @property
     def state(self) -> str:
-        """Return the worst state that applies to the nightly report."""
+        """Return the state of the nightly report: failed, late, done and so on.
+
+        Without a published report, that is the state of its newest run, or never.
+        """
         if self.run and self.run.state == RunState.FAILED:
             return "failed"
         if self.is_late:
@@ -136,13 +139,13 @@ def nightly_report_alarms(report: NightlyReport) -> list[Alarm]:
 
 
 def _by_broker(lanes: Sequence[Lane]) -> list[tuple[str, list[Lane]]]:
-    """Group lanes by broker; they are in the order of their brokers."""
+    """Group lanes, which are sorted by broker, by the name of their broker."""
     groups = groupby(lanes, key=lambda lane: str(lane.topic.broker))
     return [(name, list(theirs)) for name, theirs in groups]
 
 
 def _lanes(lanes: list[Lane], *, now: datetime) -> ComponentStatus:
-    """Count the running lanes; a paused lane is not expected to run."""
+    """Return one status for all lanes: how many run; paused lanes need not run."""
     if not lanes:
         return ComponentStatus(
             component="Lanes", state="none", detail="no dead-letter queue yet"
@@ -171,7 +174,7 @@ def _worker(*, now: datetime) -> ComponentStatus:
 
 
 def _broker(name: str, lanes: list[Lane], *, now: datetime) -> ComponentStatus:
-    """Return the status of a broker: the worst that its lanes report."""
+    """Return the status of a broker: away if a lane cannot reach it, up or unknown."""
     heard = [lane for lane in lanes if lane.is_heard(now)]
     away = [lane for lane in heard if lane.state == LaneState.AWAY]
     state = "away" if away else "up" if heard else "unknown"
@@ -247,7 +250,7 @@ def _alarm_of_lane(lane: Lane, state: str) -> Alarm:
 
 
 def _alarms_of_worker(worker: ComponentStatus) -> list[Alarm]:
-    """Return an alarm if operations wait and no worker answers."""
+    """Return an alarm if a Celery worker ran once, and has not answered lately."""
     if worker.state != "silent":
         return []
     return [
@@ -278,7 +281,7 @@ def _alarms_of_sessions() -> list[Alarm]:
 
 
 def _alarms_of_counts(*, now: datetime) -> list[Alarm]:
-    """Return an alarm, for a day, if counts of messages were wrong."""
+    """Return an alarm if a check corrected wrong counts of messages within a day."""
     check = PoisonCountCheck.objects.filter(
         wrong__gt=0, checked_at__gt=now - SHOWS_WRONG_COUNTS
     ).first()

@@ -76,10 +76,11 @@ def between(
     principal: Principal,
     now: datetime,
 ) -> Differences:
-    """Compare messages by the values of a header; "" for the best public one.
+    """Build a problem's rows of messages, each with a header's value, to compare them.
 
-    A header that is not public requires the right to read bodies, and is shown for an
-    hour after the person revealed it.
+    With "" for the header, it is the message type header that varies most. A header
+    that is not public requires the right to read bodies, and is shown for an hour after
+    the person revealed it.
     """
     loaded = unless_slow(partial(message_contents.headers_of, messages))
     headers: Headers = {} if isinstance(loaded, TooSlow) else loaded
@@ -109,7 +110,10 @@ def between(
 
 
 def varying_values(texts: Sequence[str]) -> list[tuple[str, ...]]:
-    """List the varying values of each text that a fingerprint omits."""
+    """List the values of each error text that its fingerprint omits, if not shared.
+
+    A value that all the texts have is left out.
+    """
     values = [fingerprint.values_of(text) for text in texts]
     shared = set(values[0]).intersection(*values) if values else set()
     return [
@@ -138,7 +142,10 @@ def _is_short(name: str) -> bool:
 
 
 def _most_varied(headers: Headers) -> HeaderColumn | None:
-    """Return the public header with most distinct values in these messages."""
+    """Return the message type header with most distinct values in these messages.
+
+    None if no such header has more than one value.
+    """
     types = {
         name.lower()
         for each in headers.values()
@@ -155,7 +162,10 @@ def _most_varied(headers: Headers) -> HeaderColumn | None:
 def _chosen_column(
     headers: Headers, name: str, principal: Principal
 ) -> HeaderColumn | None:
-    """Return the header that a person chose; masked without the right to it."""
+    """Return the values of the header that a person chose; None if no message has it.
+
+    They are masked without the right to read them, and if the name is of a secret.
+    """
     column = _column(headers, name)
     if not column.values:
         return None

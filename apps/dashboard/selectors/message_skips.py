@@ -171,7 +171,7 @@ def one(skip_id: int, principal: Principal, *, now: datetime) -> SkipDetail:
 
 
 def of_message(message: Poison, *, now: datetime) -> list[SkipRow]:
-    """List the active skips that match a message in its consumer group."""
+    """List the active skips, by rule or not, that match a message in its group."""
     theirs = Skip.objects.in_force(now).for_group(message.consumer_group)
     exact = [
         skip
@@ -198,9 +198,10 @@ def messages_skipped_again(
     topics: list[int],
     now: datetime,
 ) -> Swallowed:
-    """List the poisons that a requeue would be in vain for: consumers would skip them.
+    """List the poisons that a requeue would be in vain for: skips by rule match them.
 
-    `topics` are those they would be sent to; `last` lists the last of the poisons.
+    `topics` are those that the poisons would be sent to; `last` lists the ids of the
+    last so many poisons, of which the newest are tried.
     """
     result = skip_matching.rule_matches(
         last=last, target=target, topics=topics, now=now
@@ -218,7 +219,7 @@ def messages_skipped_again(
 
 
 def topics(principal: Principal) -> list[str]:
-    """List the first names of topics, to choose from."""
+    """List the names of visible topics to choose from, A to Z, up to a limit."""
     names = Topic.objects.matching(principal.topics).order_by("name")
     return list(names.values_list("name", flat=True)[:MOST_TOPICS])
 
@@ -260,7 +261,10 @@ def withheld(of: TopicQuerySet, *, now: datetime) -> list[SkipList]:
 
 
 def _its_own(message: Poison) -> list[Matcher]:
-    """Return the skip matchers that match one message by itself."""
+    """Make the skip matchers of a message: its bookmark, body digest, message id.
+
+    A message without an id gives no matcher by message id.
+    """
     kinds = [MatcherKind.BOOKMARK, MatcherKind.BODY_DIGEST]
     if message.message_id is not None:
         kinds.append(MatcherKind.MESSAGE_ID)

@@ -72,7 +72,7 @@ class PreviewDetail:
 
     @property
     def divided(self) -> list[tuple[str, Largest]]:
-        """Return the preview's breakdowns that have several groups."""
+        """Return the breakdowns of a preview's items that have more than one group."""
         return [each for each in self.breakdown if not each[1].is_one_group]
 
     @property
