@@ -35,7 +35,10 @@ class ListCursor:
 
     @classmethod
     def parse(cls, text: str, *, has_time: bool = True) -> Self | None:
-        """Parse the cursor of a list's page; raises Invalid for any other text."""
+        """Parse the cursor of a list's page; raises Invalid for a wrong one.
+
+        Returns None for an empty text.
+        """
         if not text:
             return None
         direction, *numbers = text.split(".")
@@ -52,7 +55,10 @@ class ListCursor:
 
     @classmethod
     def parse_uuid(cls, text: str) -> Self | None:
-        """Parse a cursor of rows whose ids are UUIDs; raises Invalid for other text."""
+        """Parse a cursor of rows whose ids are UUIDs; raises Invalid for a wrong one.
+
+        Returns None for an empty text.
+        """
         if not text:
             return None
         direction, _, rest = text.partition(".")
@@ -63,7 +69,7 @@ class ListCursor:
 
     @classmethod
     def of(cls, key: keyset.Key | None, *, newer: bool) -> Self | None:
-        """Give the cursor of a row's key, which is an id that a time may precede."""
+        """Make the cursor of a row's key: an id, or a time and an id; None for None."""
         if key is None:
             return None
         *times, pk = key
@@ -129,7 +135,7 @@ class BoundedCount:
 
 
 def bounded_count(rows: models.QuerySet[Row]) -> BoundedCount | TooSlow:
-    """Count rows up to a limit, with a time-out: a list must not wait for its total."""
+    """Count a list's rows up to a limit; return TooSlow if Postgres takes too long."""
     limited = rows.order_by().values("pk")[: MOST_COUNTED + 1]
     number = unless_slow(limited.count)
     return number if isinstance(number, TooSlow) else BoundedCount(number)

@@ -35,7 +35,7 @@ def previous_visit(session: Session) -> datetime | None:
 
 
 def _stored_times(session: Session) -> tuple[datetime | None, datetime | None]:
-    """Return when a person's last page was seen, and the visit before ended."""
+    """Return when a person last viewed a page, and when the visit before ended."""
     last_seen, earlier = session.get(_KEY, [None, None])
     return _moment(last_seen), _moment(earlier)
 

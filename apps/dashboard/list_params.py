@@ -33,7 +33,11 @@ class ListParams:
 
     @classmethod
     def of(cls, request: HttpRequest, *, default: str = "") -> Self:
-        """Parse the address of a list; at a wrong query, use the last good one."""
+        """Parse a list's address: query, cursor, sort order, whether all is selected.
+
+        For a wrong query, the list uses the valid query of the page before, else the
+        default, and `wrong` says what is wrong. Raises Invalid for a wrong cursor.
+        """
         text = request.GET.get("q", default)
         query, wrong = _query_or_error(text)
         if query is None:
@@ -65,7 +69,10 @@ class Origin:
 
     @classmethod
     def of(cls, request: HttpRequest) -> Self:
-        """Parse the address of a problem's page; by default, all open problems."""
+        """Return the list that a problem's page was opened from, as its address says.
+
+        Without a valid query in the address, it is the list of open problems.
+        """
         query, _ = _query_or_error(request.GET.get("list", cls.DEFAULT))
         return cls(
             query=query if query is not None else Query.parse(cls.DEFAULT),
@@ -75,7 +82,7 @@ class Origin:
 
     @classmethod
     def in_list(cls, params: ListParams) -> Self:
-        """Return the origin of a problem opened from a list with these parameters."""
+        """Return the list of these parameters as origin of problems opened there."""
         return cls(query=params.query, sort=params.sort)
 
     @property
@@ -93,7 +100,7 @@ class Origin:
 
     @property
     def href(self) -> str:
-        """Return the address of the list that the person came from."""
+        """Return the address of the list from which a person opened a problem."""
         if self.is_overview:
             return reverse("home")
         params = {"q": str(self.query)} | self._sorted
@@ -117,7 +124,7 @@ class ProblemPageParams:
 
     @classmethod
     def of(cls, request: HttpRequest) -> Self:
-        """Parse the address of a problem's page."""
+        """Parse the address of a problem's page: messages, origin and header."""
         return cls(
             messages=ListParams.of(request, default=Origin.DEFAULT),
             origin=Origin.of(request),
@@ -126,7 +133,7 @@ class ProblemPageParams:
 
 
 def _query_or_error(text: str) -> tuple[Query | None, str]:
-    """Parse a query for messages; return None and the remedy for a wrong one."""
+    """Parse a query; return it and "", or for a wrong one None and the remedy."""
     try:
         return Query.parse(text), ""
     except Invalid as reason:

@@ -27,7 +27,10 @@ class Period:
 
     @classmethod
     def parse(cls, params: QueryDict, *, now: datetime) -> Self:
-        """Parse a report's `from` and `to`, or `days` up to `to`; raises Invalid."""
+        """Parse a report's period: `from`, `to`, or `days` up to `to`; raises Invalid.
+
+        By default it ends with the newest day that is over, and has 28 days.
+        """
         newest = newest_over(now)
         last = min(day("to", params.get("to")) or newest, newest)
         first = day("from", params.get("from")) or _so_far_back(
@@ -90,7 +93,11 @@ class ReportParams(PeriodParams):
 
     @classmethod
     def of(cls, params: QueryDict, *, now: datetime) -> Self:
-        """Parse a report's address; a wrong one gives the usual period, and `wrong`."""
+        """Parse the period and the topic in the address of the failure rate report.
+
+        A wrong period becomes the usual one, a wrong topic "", and `wrong` is the
+        error.
+        """
         topic, wrong = _name("topic", params)
         period, wrong_period = _period(params, now=now)
         return cls(
@@ -116,7 +123,11 @@ class EndpointReportParams(PeriodParams):
 
     @classmethod
     def of(cls, params: QueryDict, *, now: datetime) -> Self:
-        """Parse a report's address; a wrong one gives the usual period, and `wrong`."""
+        """Parse the period and the endpoint in the address of the endpoint report.
+
+        A wrong period becomes the usual one, a wrong endpoint "", and `wrong` is the
+        error.
+        """
         endpoint, wrong = _name("endpoint", params)
         period, wrong_period = _period(params, now=now)
         return cls(
@@ -134,7 +145,7 @@ class EndpointReportParams(PeriodParams):
 
 
 def _name(parameter: str, params: QueryDict) -> tuple[str, Invalid | None]:
-    """Return a topic's or endpoint's name for a report, and why it is wrong."""
+    """Return the topic or endpoint in a report's address; "" and the error if wrong."""
     name = params.get(parameter, "")
     if name == storable(name):
         return name, None
@@ -142,7 +153,7 @@ def _name(parameter: str, params: QueryDict) -> tuple[str, Invalid | None]:
 
 
 def _period(params: QueryDict, *, now: datetime) -> tuple[Period, Invalid | None]:
-    """Return a report's period, the usual one if it is wrong, and why it is."""
+    """Return the period in a report's address; the usual and the error if wrong."""
     try:
         return Period.parse(params, now=now), None
     except Invalid as reason:
@@ -150,7 +161,10 @@ def _period(params: QueryDict, *, now: datetime) -> tuple[Period, Invalid | None
 
 
 def day(name: str, value: str | None) -> date | None:
-    """Parse a report's day; raises Invalid for other text."""
+    """Parse a report's day; None without one; raises Invalid for a wrong one.
+
+    A day before 1970 is wrong, too.
+    """
     if not value:
         return None
     try:
@@ -163,7 +177,10 @@ def day(name: str, value: str | None) -> date | None:
 
 
 def _so_far_back(value: str | None, last: date) -> date:
-    """Parse a report's number of days; return the first of them, up to `last`."""
+    """Parse a report's number of days; return the first of so many, up to `last`.
+
+    Without a number there are 28 days. Raises Invalid for a wrong one.
+    """
     text = (value or str(DEFAULT_DAYS))[:4]
     number = int(text) if text.isascii() and text.isdigit() else 0
     if not 1 <= number <= MOST_DAYS:

@@ -34,7 +34,10 @@ class TimeLine:
 
     @classmethod
     def of(cls, attempts: Sequence[Attempt]) -> Self:
-        """Place a message's attempts, in any order, on a line from first to last."""
+        """Place a delivery's attempts on a line of time from first to last.
+
+        The attempts may be in any order. Fewer than two give an empty line.
+        """
         ordered = sorted(attempts, key=lambda attempt: attempt.number)
         if len(ordered) < 2:
             return cls(marks=[], begins_at=None, ends_at=None)

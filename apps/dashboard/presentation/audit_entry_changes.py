@@ -77,7 +77,10 @@ def facts(entry: Entry) -> list[Fact]:
 
 
 def _pair(entry: Entry, value: object) -> tuple[object, object]:
-    """Split an audit entry's setting into before and after, else NO_CHANGE."""
+    """Split a changed setting of an audit entry into the values before and after.
+
+    Returns NO_CHANGE for another value, and for entries that store no such pairs.
+    """
     if entry.action in PAIRED and isinstance(value, list):
         before, after, *_ = *value, None, None
         return before, after

@@ -70,12 +70,12 @@ class Facts:
         return self.entry.detail if isinstance(self.entry.detail, Mapping) else {}
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a text of the audit entry's detail, or `default` if empty."""
+        """Return a value of the audit entry's detail as short text, else `default`."""
         value = self.detail.get(name)
         return default if value in (None, "") else cut(str(value))
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of texts in the audit entry's detail; empty without one."""
+        """Return a list of the audit entry's detail as short texts; [] without one."""
         value = self.detail.get(name)
         return [cut(str(each)) for each in value] if isinstance(value, list) else []
 
@@ -142,7 +142,10 @@ def _single_item(facts: Facts) -> str:
 
 
 def _of_selection(facts: Facts) -> str:
-    """Return a sentence's end for an operation: which problems or query."""
+    """Return the end of an operation's sentence: of which problems, or which query.
+
+    It is "" if the audit entry names neither.
+    """
     query = facts.text("query")
     numbers = facts.texts("problems")
     if not numbers and (problems := PROBLEMS.search(query)):
@@ -161,7 +164,7 @@ def _operation_cancelled(facts: Facts) -> str:
 
 
 def _ended(facts: Facts, deed: str) -> str:
-    """Describe the end of an operation, with its outcomes by number."""
+    """Describe the end of an audited operation, with its number of each outcome."""
     text = _operation(facts)
     if single := _single_item(facts):
         text += f" on {single}"
@@ -203,7 +206,11 @@ def _operation_rate_changed(facts: Facts) -> str:
 
 
 def _body_revealed(facts: Facts) -> str:
-    """Describe who revealed a message's body, a header or a topic's samples."""
+    """Describe who read the body of a message, or what else was revealed.
+
+    That is a header of a problem's messages, samples of a topic, or the contents of a
+    delivery.
+    """
     kind = str(facts.entry.subject).partition(":")[0]
     if kind == "problem":
         header = facts.text("header")
@@ -292,7 +299,7 @@ def _second_factor_removed(facts: Facts) -> str:
 
 
 def _sign_in_failed(facts: Facts) -> str:
-    """Describe a wrong password or code, and where it was given."""
+    """Describe a failed sign-in and why, or a wrong password or code on a page."""
     name = "an unknown name" if facts.subject == UNKNOWN else facts.subject
     what = facts.text("of", "password")
     if page := facts.text("page"):

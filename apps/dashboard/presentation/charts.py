@@ -78,7 +78,10 @@ class Chart:
 
 
 def chart(points: Sequence[Point], *, least: float, most: float | None = None) -> Chart:
-    """Draw a bar chart of points; its axis ends at a round number >= `least`."""
+    """Lay out points as a bar chart in SVG.
+
+    Its axis ends at a round number that is at least `least`, but at most `most`.
+    """
     top = ceiling(max(least, *(point.value or 0 for point in points)))
     top = top if most is None else min(top, most)
     placed = [(SLOT * at, point) for at, point in enumerate(points)]
@@ -125,7 +128,7 @@ def _whisker(x: int, point: Point, top: float) -> str:
 
 
 def _height(value: float, top: float) -> float:
-    """Scale a value to the height of the chart."""
+    """Return the height of a chart's value; at most the height of the chart."""
     return HEIGHT * min(value / top, 1)
 
 
@@ -191,6 +194,6 @@ def _levels(highest: float) -> range:
 
 
 def _level(value: float, highest: float) -> int:
-    """Return a heat map's size of a value, by its square root; 0 for none."""
+    """Return the size of a heat map's square, by the value's square root; 0 for 0."""
     # The square root keeps ordinary hours visible beside the worst one.
     return ceil(LEVELS * sqrt(value / highest) - 1e-9) if value else 0

@@ -13,7 +13,11 @@ ROWS_AT_ONCE = 500
 
 
 def lines(header: Iterable[str], rows: Iterable[Sequence[object]]) -> Iterator[bytes]:
-    """Yield a CSV file in pieces; a reader removes one leading ' from a cell."""
+    """Yield the bytes of a CSV file of these rows, many rows at a time.
+
+    A cell that a spreadsheet would run as a formula begins with a ', which a reader of
+    the file removes.
+    """
     buffer = StringIO()
     writer = csv.writer(buffer)
     writer.writerow(header)

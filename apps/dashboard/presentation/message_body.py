@@ -29,7 +29,7 @@ class BodyView:
 
 
 def view(head: bytes, *, size: int) -> BodyView:
-    """Render the start of a message's body as JSON, text and hex."""
+    """Render the start of a message's body as hex, as text, and a whole one as JSON."""
     truncated = len(head) < size
     text, why = _utf8_text(head, truncated=truncated)
     pretty = None
@@ -58,7 +58,7 @@ def _hex_row(at: int, chunk: bytes) -> str:
 
 
 def _utf8_text(head: bytes, *, truncated: bool) -> tuple[str | None, str]:
-    """Decode a body as UTF-8; return None and the reason for other bytes."""
+    """Decode the start of a body as UTF-8; else return None and what is wrong."""
     try:
         return head.decode(), ""
     except UnicodeDecodeError as reason:
@@ -69,7 +69,10 @@ def _utf8_text(head: bytes, *, truncated: bool) -> tuple[str | None, str]:
 
 
 def _pretty(text: str) -> tuple[str | None, str]:
-    """Indent a body's JSON token by token; numbers and escapes stay as written."""
+    """Indent a body's JSON token by token; numbers and escapes stay as written.
+
+    Returns None and the reason for a body that is not JSON, or is nested too deeply.
+    """
     tokens = _TOKEN.findall(text)
     if _depth(tokens) > DEEPEST:
         return None, f"nested deeper than {DEEPEST}"
@@ -106,5 +109,5 @@ def _indented(tokens: list[str]) -> Iterator[str]:
 
 
 def _line_break(depth: int) -> str:
-    """Return a line break and the indentation of this depth."""
+    """Return a line break and the indentation of JSON that is nested this deep."""
     return "\n" + "  " * depth

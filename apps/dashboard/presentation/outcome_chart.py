@@ -52,19 +52,24 @@ class OutcomeChart:
 
     @property
     def is_one_bar(self) -> bool:
-        """Tell whether the chart has one bar, so that a sentence says as much."""
+        """Tell whether each row of an operation's outcome chart has only one bar."""
         return len(self.begins) == 1
 
     @property
     def table(self) -> list[tuple[datetime, list[int]]]:
-        """Return the start and outcomes of each bar, without the empty ones."""
+        """Return the start and outcomes of each bar that has messages."""
         columns = zip(*(row.numbers for row in self.rows), strict=True)
         lines = zip(self.begins, map(list, columns), strict=True)
         return [(begin, numbers) for begin, numbers in lines if numbers[0]]
 
 
 def outcome_chart(outcomes: OutcomesOverTime, *, gives_back: bool) -> OutcomeChart:
-    """Arrange an operation's outcomes as rows of bars, labelled for a give back."""
+    """Arrange an operation's outcomes over time as a chart: a row of bars for each.
+
+    The first row is of all messages; an outcome that no message had gets no row. If the
+    operation gives messages back, outcomes have the labels of a give back, and no row
+    is marked as bad.
+    """
     width, buckets = in_words(outcomes.width), outcomes.buckets
     names = [ALL, *OUTCOMES, "silent"]
     numbers = {name: [_number(bucket, name) for bucket in buckets] for name in names}

@@ -46,7 +46,10 @@ class PositionLine:
 def draw(
     mark: Mark, *, head: int | None, poisons: Sequence[LocatedPoison]
 ) -> PositionLine:
-    """Draw a position's line from the first poison or hole to the head."""
+    """Lay out a position's line: settled runs, open poisons, watermark and head.
+
+    It begins a bit before the watermark or the first open poison.
+    """
     runs = mark.settled if mark.settled is not None else ((0, mark.processed),)
     low, high = _ends(mark, runs, head, poisons)
     scale = _Scale(low=low, high=high)

@@ -6,7 +6,7 @@ NOTHING = "—"
 
 
 def percent(share: float | None) -> str:
-    """Format a failure rate in percent; never round to 0 % or 100 %."""
+    """Format a failure rate in percent, never rounded to 0 % or 100 %; "—" for None."""
     if share is None:
         return NOTHING
     value = 100 * share
@@ -25,7 +25,7 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def milliseconds(bound: int | None) -> str:
-    """Format a handling time's upper bound in milliseconds."""
+    """Format a handling time in ms, from 1,000 ms on in seconds; "—" for None."""
     if bound is None:
         return NOTHING
     if bound < 1000:

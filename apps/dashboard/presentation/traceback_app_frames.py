@@ -35,7 +35,7 @@ def app_frames(traceback: str) -> list[Frame]:
 
 
 def _frame(line: str, after: str) -> Frame | None:
-    """Parse a line of a traceback and its source line; None for other lines."""
+    """Parse a traceback's line that names a frame, and its source; None for others."""
     match = _FRAME.match(line)
     if not match:
         return None
