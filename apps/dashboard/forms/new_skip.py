@@ -203,7 +203,10 @@ def field_of(wrong: PoisonwebError | None) -> str:
 
 
 def draft(form: SkipForm, message: Poison | None, principal: Principal) -> SkipDraft:
-    """Parse a form into a draft of a skip; raises Invalid for a wrong field."""
+    """Parse a form into a draft of a skip; raises Invalid for a wrong field.
+
+    Raises Refused to match by a message id if the message has no id.
+    """
     require_valid(form)
     data = form.cleaned_data
     return SkipDraft(
