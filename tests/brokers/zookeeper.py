@@ -84,9 +84,12 @@ class Server:
                 stdout=output,
                 stderr=output,
             )
-        # It says `imok` before it answers clients.
+        # It says `imok` before it answers clients; some of what comes while it starts
+        # it takes and never answers.
         await_start(
-            self.process, lambda: "Mode:" in self.ask("srvr"), describe=log.read_text
+            self.process,
+            lambda: "Mode:" in self.ask("srvr", seconds=1),
+            describe=log.read_text,
         )
 
     def kill(self) -> None:
@@ -115,10 +118,10 @@ class Server:
         *_, last_line = self.ask("wchs").strip().splitlines()
         return int(last_line.rpartition(":")[2])
 
-    def ask(self, command: str) -> str:
-        """Send ZooKeeper a command of four letters; "" where nothing answers."""
+    def ask(self, command: str, *, seconds: float = 60) -> str:
+        """Send ZooKeeper a command of four letters; "" if no answer comes in time."""
         with suppress(OSError), socket.create_connection((LOOPBACK, self.port)) as link:
-            link.settimeout(60)
+            link.settimeout(seconds)
             link.sendall(command.encode())
             return b"".join(iter(lambda: link.recv(65_536), b"")).decode()
         return ""
