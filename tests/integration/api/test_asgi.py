@@ -169,7 +169,8 @@ def test_an_answer_that_breaks_off_raises_and_is_not_completed(settings: Any) ->
             await talk.receive_output(PATIENCE),
         ]
         with pytest.raises(ConnectionResetError):
-            await talk.receive_output(PATIENCE)
+            await talk.wait(PATIENCE)
+        assert talk.output_queue.empty()
         return events
 
     start, piece = asyncio.run(ask_for_it())
