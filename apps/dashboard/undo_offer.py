@@ -24,20 +24,26 @@ _KEY = "undo_offer"
 
 
 def remember(session: Session, operation_id: int) -> None:
-    """Offer to undo this drop in the session, instead of the one before."""
+    """Store a drop operation in the session, whose undo pages then offer.
+
+    It replaces the drop that was offered before.
+    """
     session[_KEY] = operation_id
 
 
 def forget(session: Session, operation_id: int) -> None:
-    """Offer to undo this drop operation no more in the session."""
+    """Remove a drop operation from the session, so that pages offer no undo of it.
+
+    Does nothing if the session offers another one.
+    """
     if session.get(_KEY) == operation_id:
         del session[_KEY]
 
 
 def offer_on(request: HttpRequest, *, now: datetime) -> UndoOffer | None:
-    """Return the drop operation that this page offers to undo, or None.
+    """Return the drop that a page offers to undo to its user, or None.
 
-    The page of an operation has a button of its own for it.
+    None also on the page of the operation: it has a button of its own.
     """
     user = request.user
     if not isinstance(user, User) or not user.principal.may(Scope.OPERATIONS_WRITE):

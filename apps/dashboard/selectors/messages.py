@@ -78,7 +78,7 @@ class HeaderRows:
 
     @classmethod
     def of(cls, headers: FirstHeaders, show: Callable[[bytes, bytes], str]) -> Self:
-        """Show the first headers of a message by `show`, and count the others."""
+        """Build rows of a message's first headers by `show`; count the others."""
         return cls(
             rows=[(_start(name), show(name, value)) for name, value in headers.pairs],
             more=headers.total - len(headers.pairs),
@@ -103,7 +103,7 @@ class MessageDetail:
 
     @property
     def failures_listed(self) -> int:
-        """Count the failures of a message that the listed ones stand for."""
+        """Sum how many failures the listed failure excerpts of a message stand for."""
         return sum(excerpt.failure.times for excerpt in self.failures)
 
 
@@ -136,7 +136,10 @@ def _matching(
 
 
 def last_failed_at(principal: Principal) -> datetime | None:
-    """Return when any visible message failed last, for an empty list."""
+    """Return when a visible message failed last; None without any message.
+
+    An empty list of messages or problems shows it.
+    """
     poisons = Poison.objects.on_topics(principal.topics).recent_first()
     return poisons.values_list("last_failed_at", flat=True).first()
 
@@ -152,7 +155,7 @@ def one(message_id: int, principal: Principal, *, now: datetime) -> MessageDetai
 def opened(
     revealed: RevealedMessage, principal: Principal, *, now: datetime
 ) -> MessageDetail:
-    """Load a message with its revealed contents."""
+    """Build a message's page with the headers and body that were revealed."""
     headers = HeaderRows.of(revealed.headers, revealed_value)
     return _detail(
         revealed.poison,
@@ -165,7 +168,7 @@ def opened(
 
 
 def legible(name: bytes, value: bytes) -> tuple[str, str]:
-    """Return a header's name and value as text; a secret's value is masked."""
+    """Return a header's name and value as text; the value of a secret is masked."""
     return _start(name), revealed_value(name, value)
 
 
@@ -180,7 +183,7 @@ def unrevealed_value(name: bytes, value: bytes) -> str:
 
 
 def _start(text: bytes) -> str:
-    """Show the start of a message's text, with the size of a longer one."""
+    """Format the start of a header's name or value, with the size of a longer one."""
     if len(text) <= SHOWN_BYTES_OF_HEADER:
         return readable(text)
     return f"{readable(text[:SHOWN_BYTES_OF_HEADER])}… ({len(text):,} bytes)"
@@ -206,7 +209,10 @@ def _detail(
     body: BodyView | None = None,
     content_type: str | None = None,
 ) -> MessageDetail:
-    """Load a message's page, but for its headers and body."""
+    """Load a message's failures, redrives, audit entries, skips and neighbours.
+
+    The headers and body are passed in.
+    """
     failures = Failure.objects.filter(poison=message)
     redrives = Redrive.objects.filter(poison=message).select_related("topic")
     same_problem = Poison.objects.on_topics(principal.topics).filter(
@@ -235,10 +241,10 @@ def _detail(
 
 
 def _outbox_row(message: Poison) -> int | None:
-    """Return the number of the outbox row that a quarantined message is, or None.
+    """Return the number of the outbox row that a quarantined message came from.
 
-    None also where the outbox is registered: its row need not be settled by its
-    producer.
+    None for another message, and where the outbox is registered here: its row is then
+    settled from here, not by hand at the producer.
     """
     if message.error_type != quarantine_texts.EXCEPTION_TYPE:
         return None

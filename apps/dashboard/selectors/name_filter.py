@@ -18,7 +18,10 @@ class NameFilter:
     after: str = ""
 
     def of(self, rows: Rows) -> Rows:
-        """Keep endpoints or outboxes whose name passes this filter."""
+        """Keep the endpoints or outboxes whose name contains the text and sorts after.
+
+        The filter has both: the text, and the name after which the page begins.
+        """
         if self.name:
             rows = rows.filter(name__icontains=self.name)
         return rows.filter(name__gt=self.after)

@@ -98,7 +98,7 @@ class ReportPage:
 
     @property
     def left_out(self) -> int:
-        """Count the topics that the report leaves out."""
+        """Count the topics with failure rates that the report's charts leave out."""
         return len(self.names) - len(self.series)
 
     @property
@@ -232,7 +232,10 @@ def _visible_rates(period: Period, principal: Principal) -> RateQuerySet:
 
 
 def _totals(rates: RateQuerySet) -> dict[int, tuple[str, Total]]:
-    """Map each topic's id to its name and total failures, most failures first."""
+    """Map each topic's id to its name and totals, most failures first.
+
+    The totals are of deliveries, failures and uncounted failures.
+    """
     summed = rates.order_by().values_list("topic", "topic__name")
     columns = summed.annotate(
         Sum("delivered"), total=Sum("failed"), un=Sum("uncounted")
@@ -246,7 +249,7 @@ def _totals(rates: RateQuerySet) -> dict[int, tuple[str, Total]]:
 
 
 def _sum(totals: Iterable[Total]) -> Total:
-    """Add up total counts of deliveries and failures."""
+    """Add up totals of deliveries, failures and uncounted failures."""
     all_totals = list(totals)
     return Total(
         delivered=sum(total.delivered or 0 for total in all_totals) or None,

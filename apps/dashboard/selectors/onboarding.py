@@ -64,7 +64,10 @@ class _Facts:
 
 
 def find(principal: Principal) -> FirstSteps | TooSlow | None:
-    """Return the first steps of onboarding; None once all are done."""
+    """Return onboarding's first steps; None once all are done.
+
+    Returns TooSlow where the search for what is done takes too long.
+    """
     broker = Broker.objects.filter(is_sample=False).order_by("-pk").first()
     facts: _Facts | TooSlow = _Facts()
     if broker is not None:

@@ -34,7 +34,10 @@ class ListedItems:
 def page(
     operation_id: int, principal: Principal, *, standing: str, after: int
 ) -> ListedItems:
-    """List a page of an operation's items; raises Absent if it is hidden."""
+    """List a page of an operation's visible items, after an item's number.
+
+    Raises Absent if the operation is not visible.
+    """
     visible = Operation.objects.visible_to(principal).select_related("target_topic")
     operation = visible.filter(pk=operation_id).first()
     if operation is None:

@@ -57,13 +57,16 @@ class PreviewDetail:
 
     @property
     def seconds(self) -> int | None:
-        """Return how long sending takes at the chosen rate, at least, or None."""
+        """Return how many seconds an operation takes at its rate, at least.
+
+        None without a rate.
+        """
         rate = self.operation.rate
         return rate and -(-self.summary.will_act // rate)
 
     @property
     def common(self) -> list[tuple[str, str]]:
-        """Return what the preview's messages have in common: title and value."""
+        """List what all of a preview's items have in common: title and value."""
         return [
             (title, largest.values[0][0])
             for title, largest in self.breakdown
@@ -77,7 +80,10 @@ class PreviewDetail:
 
     @property
     def api_body(self) -> dict[str, object]:
-        """Return the body of the same API call, with a bounded number of ids."""
+        """Return the body of the API call that makes this preview.
+
+        It has a bounded number of ids.
+        """
         body: dict[str, object] = {"verb": self.operation.verb}
         if not self.operation.is_about_poisons:
             body["deliveries"] = delivery_items.filter_of(self.operation)
@@ -94,7 +100,10 @@ class PreviewDetail:
 
     @property
     def must_type(self) -> bool:
-        """Tell whether a person must type the number: for a large drop or give up."""
+        """Tell whether a person must type how many items are dropped or given up.
+
+        Only where these are many.
+        """
         return self.must_say_why and self.summary.will_act > MANY
 
     @property
@@ -109,7 +118,7 @@ class PreviewDetail:
 
 
 def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail:
-    """Find a preview that this principal made; raises Stale otherwise."""
+    """Load an operation's preview that this principal made; raises Stale if none."""
     previews = Operation.objects.filter(token=_uuid(token), actor=str(principal.actor))
     operation = previews.select_related("target_topic").first()
     if operation is None:
@@ -120,7 +129,7 @@ def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail
 def previewed(
     operation: Operation, principal: Principal, *, now: datetime
 ) -> PreviewDetail:
-    """Load all that the page of a preview shows."""
+    """Load what the page of an operation's preview shows: counts, targets, warnings."""
     summary = previews.summarize(operation=operation)
     if not operation.is_about_poisons:
         return PreviewDetail(
@@ -161,7 +170,10 @@ def _first_deliveries(operation: Operation) -> tuple[Delivery, ...]:
 
 
 def _topics_of(operation: Operation, breakdown: ItemBreakdown) -> list[int]:
-    """List the ids of the topics of a preview's messages, or all allowed."""
+    """List the ids of the topics of a preview's messages.
+
+    Where the breakdown does not tell them: of all topics that the operation may touch.
+    """
     if breakdown.topic_ids is not None:
         return list(breakdown.topic_ids)
     allowed = Topic.objects.matching(operation.topics)
@@ -171,7 +183,10 @@ def _topics_of(operation: Operation, breakdown: ItemBreakdown) -> list[int]:
 def _brokers_away(
     operation: Operation, topics: list[int], *, now: datetime
 ) -> tuple[str, ...]:
-    """Name the brokers that an operation would send to and lanes cannot reach."""
+    """Name the brokers that an operation would send to and lanes cannot reach.
+
+    None are named if it sends no messages.
+    """
     if operation.verb not in SENDS:
         return ()
     lanes = Lane.objects.filter(topic__in=targets_of(operation, topics))
@@ -188,13 +203,16 @@ def _brokers_away(
 
 
 def _have_confirmed(topics: list[int]) -> bool | TooSlow:
-    """Find whether consumers of the topics have ever confirmed a redrive."""
+    """Tell whether consumers of these topics ever confirmed a redrive, or TooSlow."""
     confirmed = Redrive.objects.filter(confirmed_at__isnull=False, topic__in=topics)
     return unless_slow(confirmed.exists)
 
 
 def _keep_order(operation: Operation, summary: PreviewSummary) -> bool:
-    """Tell whether every target topic keeps some order of messages."""
+    """Tell whether every topic that an operation sends to keeps an order of messages.
+
+    False where none does, or a broker's client is missing.
+    """
     target = operation.target_topic
     own = [summary.redirects.get(name, name) for name, _ in summary.by_topic]
     names = [target.name] if target else own
@@ -210,7 +228,10 @@ def _keep_order(operation: Operation, summary: PreviewSummary) -> bool:
 def _messages_skipped_again(
     operation: Operation, topics: list[int], *, now: datetime
 ) -> Swallowed | TooSlow | None:
-    """List messages that consumers would skip again; None if none are sent."""
+    """List the messages of a redrive that consumers would skip again.
+
+    None unless the operation is a redrive; TooSlow if matching takes too long.
+    """
     if operation.verb != Verb.REDRIVE:
         return None
     target = operation.target_topic_id
@@ -225,13 +246,13 @@ def _messages_skipped_again(
 
 
 def _last_items(operation: Operation, most: int) -> list[int]:
-    """List the last poisons that a previewed operation acts on."""
+    """List the ids of the last poisons that a previewed operation acts on."""
     acted_on = operation.items.not_skipped().order_by("-number")
     return list(acted_on.values_list("poison_id", flat=True)[:most])
 
 
 def _uuid(text: str) -> uuid.UUID:
-    """Parse the token of a preview; raises Absent."""
+    """Parse the token of an operation's preview as a UUID; raises Absent otherwise."""
     token = uuid_of(text)
     if token is None:
         raise Absent("This is no preview's token.")
@@ -239,7 +260,7 @@ def _uuid(text: str) -> uuid.UUID:
 
 
 def _target_topics(principal: Principal) -> list[str]:
-    """List the topics that a redrive can be sent to."""
+    """List the names of visible topics with a broker, as targets of a redrive."""
     names = Topic.objects.exclude(broker=None).values_list("name", flat=True)
     return [name for name in names.order_by("name") if principal.sees(name)]
 
@@ -247,7 +268,7 @@ def _target_topics(principal: Principal) -> list[str]:
 def selection_of_problems(
     verb: Verb, *, query: Query, problems: tuple[int, ...]
 ) -> SelectionRequest:
-    """Build the selection of these problems, narrowed by the query of their list."""
+    """Build a selection of these problems' messages that match the list's query."""
     numbers = ",".join(str(number) for number in problems)
     return SelectionRequest(
         verb=verb, query=Query((*query.terms, Term("problem", numbers)))

@@ -95,7 +95,11 @@ class Progress(OperationStatus):
 
     @property
     def worst(self) -> str:
-        """Describe a finished operation's worst outcome; "" if none is bad."""
+        """Say how many messages came back, were refused, are unknown or silent.
+
+        Only the worst of these is named. Returns "" where no message had such an
+        outcome, and while the operation runs.
+        """
         if self.is_running:
             return ""
         acted = self.tally.acted
@@ -109,7 +113,10 @@ class Progress(OperationStatus):
 
     @property
     def counts_to_retry(self) -> list[tuple[str, str, int]]:
-        """Count messages that a retry may send, by standing: name, label, count."""
+        """Count the messages that a retry of a finished redrive may send, by standing.
+
+        Returns standing, label and number; nothing for a running operation.
+        """
         if self.is_running or self.operation.verb != Verb.REDRIVE:
             return []
         numbers = (
@@ -146,7 +153,7 @@ class Progress(OperationStatus):
 
 
 def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progress:
-    """Load a confirmed operation; raises Absent if it is not visible."""
+    """Load a confirmed operation's progress; raises Absent if it is not visible."""
     current = progress_of(operation_id=operation_id, principal=principal, now=now)
     operation = current.operation
     undos = Operation.objects.visible_to(principal).filter(undo_of=operation)
@@ -188,7 +195,10 @@ class _ProblemLinks(TypedDict):
 
 
 def _problems_of(operation: Operation, principal: Principal) -> _ProblemLinks:
-    """Find an operation's problem, and the next one with open messages."""
+    """Return the problem that an operation's query names, and the next open one.
+
+    Both are None where the query names no single problem.
+    """
     text = operation.query if operation.is_about_poisons else None
     number = Query.from_canonical(text or "").value_of("problem") or ""
     if not number.isdigit():
@@ -212,10 +222,11 @@ def _is_undo_over(operation: Operation, *, now: datetime) -> bool:
 def _undoable_count(
     operation: Operation, tally: ItemTally, *, now: datetime
 ) -> int | TooSlow:
-    """Count the dropped items that an undo would restore; 0 without any.
+    """Count the messages of a drop that an undo would restore; 0 if it cannot.
 
-    Usually the counts of windows tell it. Where messages may have been restored, or
-    dropped again, by others, their states are looked at, unless they are very many.
+    The counts of the operation's windows tell it, unless another operation may have
+    restored or dropped some of its messages since: then their states are counted.
+    TooSlow if they are too many.
     """
     if operation.undo_ends_at is None or operation.undo_ends_at <= now:
         return 0

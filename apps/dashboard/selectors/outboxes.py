@@ -89,7 +89,10 @@ def find(filters: NameFilter, principal: Principal, *, now: datetime) -> OutboxL
 
 
 def one(outbox_id: int, principal: Principal, *, now: datetime) -> OutboxPage:
-    """Load an outbox with state, errors and audit entries; raises Absent."""
+    """Load an outbox's page: state, errors, audit entries, quarantined rows.
+
+    Raises Absent if the principal sees no such outbox.
+    """
     outbox = visible(outbox_id, principal)
     entries = Entry.objects.filter(subject=f"outbox:{outbox.name}")
     errors = OutboxError.objects.filter(outbox=outbox).order_by("-last_at")
@@ -111,7 +114,10 @@ def visible(outbox_id: int, principal: Principal) -> Outbox:
 
 
 def rows(outbox: Outbox, filters: RowFilter, principal: Principal) -> RowList:
-    """List an outbox's rows in the producer's database, which may be away."""
+    """List an outbox's rows from its producer's database.
+
+    Where this is away or refuses, the list is empty and says why.
+    """
     filters = replace(filters, hidden_topics=hidden_topics(outbox, principal))
     try:
         listed = producer_rows.find(outbox, filters, most=ROWS_SIZE + 1)
@@ -123,7 +129,7 @@ def rows(outbox: Outbox, filters: RowFilter, principal: Principal) -> RowList:
 
 
 def broker_names() -> list[str]:
-    """List the first names of brokers, to choose from."""
+    """List the first brokers' names, to choose an outbox's broker from."""
     names = Broker.objects.order_by("name").values_list("name", flat=True)
     return list(names[:MOST_NAMES])
 
@@ -134,9 +140,9 @@ def _visible(principal: Principal) -> OutboxQuerySet:
 
 
 def _quarantined(outbox: Outbox, principal: Principal) -> list[Poison] | TooSlow:
-    """List the last quarantined rows as messages, whose consumer is the outbox.
+    """List the last quarantined outbox rows, as messages in our own database.
 
-    They are in our own database: the producer's may be away.
+    The producer's database may be away. Their consumer group is the outbox.
     """
     if not principal.may(Scope.POISONS_READ):
         return []
@@ -151,7 +157,7 @@ def _messages_of(consumer_group: str, principal: Principal) -> list[Poison]:
 
 
 def _latest_errors(outboxes: list[Outbox]) -> dict[int, OutboxError]:
-    """Return the latest error of each outbox that had one."""
+    """Map the ids of outboxes to their latest error; without those that had none."""
     errors = OutboxError.objects.filter(outbox__in=outboxes)
     latest = errors.order_by("outbox", "-last_at").distinct("outbox")
     return {each.outbox_id: each for each in latest}

@@ -71,9 +71,10 @@ def _find(principal: Principal, *, now: datetime) -> OutboxesInNeed:
 
 
 def _is_sick(now: datetime) -> Q:
-    """Match outboxes that `state_of` calls broken, unreachable or silent.
+    """Match outboxes that are not paused, and broken, unreachable or silent.
 
-    The sweeper of an outbox that was just added has not had the time to note anything.
+    As `state_of` calls them. A sweeper has time to make its first note after its outbox
+    is added.
     """
     last_note = now - SWEEPER_LIVES
     is_silent = Q(activity__noted_at__lt=last_note) | Q(
@@ -89,7 +90,7 @@ def _first(outboxes: OutboxQuerySet, *order: str) -> list[Outbox]:
 
 
 def _status(counts: dict[str, int]) -> ComponentStatus:
-    """Count the outboxes that a sweeper works on, paused ones apart."""
+    """Summarize how many outboxes are swept, and how many are paused."""
     expected = counts["total"] - counts["paused"]
     swept = expected - counts["sick"]
     detail = f"{swept} of {counts['total']} swept"
@@ -102,7 +103,10 @@ def _status(counts: dict[str, int]) -> ComponentStatus:
 
 
 def _alarms(sick: OutboxQuerySet, number: int, *, now: datetime) -> list[Alarm]:
-    """Return an alarm for each of the first sick outboxes; count the others."""
+    """Build an alarm for each of the first sick outboxes, and one for the rest.
+
+    That one counts them.
+    """
     if not number:
         return []
     alarms = [_alarm(outbox, now=now) for outbox in _first(sick)]
@@ -119,9 +123,9 @@ def _alarms(sick: OutboxQuerySet, number: int, *, now: datetime) -> list[Alarm]:
 
 
 def _alarm(outbox: Outbox, *, now: datetime) -> Alarm:
-    """Say why an outbox is sick, how many rows wait in it, and since when.
+    """Build the alarm of a sick outbox: why, how many rows wait, and since when.
 
-    Without an oldest row nothing is certain: its database may never have answered.
+    Without an oldest row the number is omitted: its database may never have answered.
     """
     state, activity = state_of(outbox, now=now), outbox.activity
     detail, at = _reason(state, activity), activity.oldest_at

@@ -154,7 +154,7 @@ def find(since: datetime | None, principal: Principal, *, now: datetime) -> Over
 def _hours(
     needy: Sequence[Problem], listed: Sequence[Topic], *, now: datetime
 ) -> FailureHours | TooSlow:
-    """Count the failures of listed problems and topics by the hour at once."""
+    """Count the failures of listed problems and topics by hour, or return TooSlow."""
     return unless_slow(
         partial(
             failure_hours.count,
@@ -168,14 +168,14 @@ def _hours(
 def _idle_guards(
     visible: TopicQuerySet, guards: Sequence[ComponentStatus], *, now: datetime
 ) -> IdleGuards:
-    """List the consumer guards that take no message, if there are any."""
+    """List the consumer guards that take no message; none unless a guard is paused."""
     if any(status.state == "paused" for status in guards):
         return consumer_guard_states.idle(visible, now=now)
     return IdleGuards(guards=[], number=0)
 
 
 def oversize(visible: TopicQuerySet) -> list[Topic]:
-    """List topics with oversize messages, each with their `number`."""
+    """List topics with oversize messages, with their `number`, the most first."""
     if not OversizeMessage.objects.exists():  # nearly always, and quick to tell
         return []
     there = visible.filter(oversize__isnull=False)
@@ -194,7 +194,10 @@ def needs(
     *,
     now: datetime,
 ) -> Needs:
-    """Count problems outside these rows, and problems new since a time."""
+    """Build the overview's list of problems that need a person.
+
+    It has their rows, and counts the other ranked problems and those new since a time.
+    """
     since = max(since, now - LONGEST)
     number = 0 if isinstance(ranking, TooSlow) else len(ranking.problems)
     return Needs(
@@ -209,7 +212,10 @@ def needs(
 
 
 def _needy_problems(ranking: Ranking | TooSlow, principal: Principal) -> list[Problem]:
-    """Return the problems that need a person, worst first."""
+    """Return the first problems with open messages, the most open messages first.
+
+    Where the ranking took too long: those that failed last.
+    """
     if isinstance(ranking, TooSlow):
         return _failed_last(principal)
     return _in_order(ranking.ids[:MOST_SHOWN])
@@ -222,7 +228,10 @@ def _in_order(ids: Sequence[int]) -> list[Problem]:
 
 
 def _failed_last(principal: Principal) -> list[Problem]:
-    """Return the problems that failed last, where ranking took too long."""
+    """List the problems with open messages that failed last.
+
+    They stand in where the ranking took too long.
+    """
     with_open = matching(OPEN, topics=principal.topics)
     return list(with_open.recent_first().select_related("topic")[:MOST_SHOWN])
 

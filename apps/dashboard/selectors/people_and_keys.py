@@ -128,7 +128,10 @@ def sees_no_trail(key: ApiKey) -> bool:
 
 
 def own_sessions(user: User, *, here: str, now: datetime) -> list[OwnSession]:
-    """List a person's sessions, the current one first; `here` is its key."""
+    """List a person's open sessions, the current one first.
+
+    `here` is the current session's key.
+    """
     mark = sessions.mark_of(here)
     open_sessions = sessions.open_sessions([user], now=now)[user.pk]
     rows = [OwnSession(session=one, is_this=one.mark == mark) for one in open_sessions]

@@ -19,7 +19,10 @@ class Neighbours:
 
 
 def neighbours(rows: models.QuerySet[Row], row: Row, *, field: str) -> Neighbours:
-    """Return the neighbours of a row in a list, newest first."""
+    """Return the ids of the next newer and next older row in a list, or None.
+
+    The list of messages or problems is sorted by `field`, the newest first.
+    """
     return Neighbours(
         newer=_next_id(rows, row, field, newer=True),
         older=_next_id(rows, row, field, newer=False),

@@ -37,14 +37,14 @@ class Ranking:
 
 
 def ranked(principal: Principal) -> Ranking | TooSlow:
-    """Rank the problems on the topics that a person sees, worst first."""
+    """Rank the problems of visible topics by open messages, most first; or TooSlow."""
     return unless_slow(partial(_ranking, visible_topic_ids(principal)))
 
 
 def neighbours(problem_id: int, principal: Principal) -> Neighbours:
-    """Return the problems before and after one in the ranking.
+    """Return the problems before and after a problem in the overview's ranking.
 
-    The first of the ranking follows a problem that is no longer in it.
+    For a problem that is no longer ranked, the first of the ranking follows.
     """
     ranking = ranked(principal)
     ids = [] if isinstance(ranking, TooSlow) else ranking.ids
@@ -58,7 +58,7 @@ def neighbours(problem_id: int, principal: Principal) -> Neighbours:
 
 
 def _ranking(topics: Sequence[int] | None) -> Ranking:
-    """Rank the problems that failed last by their open messages."""
+    """Rank the problems that failed last, and their topics, by open messages."""
     latest = backlogs.open_by_problem(topics=topics, problems=MOST_PROBLEMS)
     numbers = Counter[int]()
     for each in latest.problems:

@@ -51,7 +51,7 @@ class ProblemRow:
 
     @property
     def total(self) -> int | TooSlow:
-        """Sum the problem's messages of all states."""
+        """Sum the messages of a problem in all states; TooSlow if not counted."""
         if isinstance(self.counts, TooSlow):
             return TOO_SLOW
         return sum(self.counts.states.values())
@@ -170,12 +170,15 @@ class ProblemDetail:
 
     @property
     def shows_state(self) -> bool:
-        """Tell whether rows may differ in state: "sent" has unfinished messages."""
+        """Tell whether the messages listed on a problem's page may differ in state.
+
+        Those of "sent" do: unfinished ones are among them.
+        """
         return self.messages.query.value_of("is") in {None, DisplayState.SENT}
 
 
 def find(params: ListParams, principal: Principal, *, now: datetime) -> ProblemList:
-    """List the problems that have a matching poison."""
+    """List a page of the visible problems that match a query, with a count."""
     matching = matching_problems(params, principal).select_related("topic")
     shown_page = page(matching, field=_sort_field(params.sort), cursor=params.cursor)
     return ProblemList(
@@ -234,7 +237,7 @@ def rows(page_problems: Sequence[Problem], *, now: datetime) -> list[ProblemRow]
 def rows_with(
     hours: FailureHours | TooSlow, page_problems: Sequence[Problem], *, now: datetime
 ) -> list[ProblemRow]:
-    """Build a row for each problem, with the given failures by hour."""
+    """Build a list row for each problem, from failures by hour counted before."""
     ids = [problem.pk for problem in page_problems]
     counts = unless_slow(partial(backlogs.by_problem, ids))
     return [
@@ -282,9 +285,9 @@ def _activity(
 
 
 def _newest_failure(problem: Problem) -> FailureExcerpt | None:
-    """Read a problem's newest failure: of the last days, or else of all.
+    """Return a problem's newest failure, or None.
 
-    Postgres plans a scan of each day that it need not look at.
+    Its last days are searched first: Postgres plans a scan of each day.
     """
     failures = Failure.objects.filter(problem=problem)
     midnight = problem.last_seen.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -296,12 +299,15 @@ def _newest_failure(problem: Problem) -> FailureExcerpt | None:
 
 
 def _newest(failures: QuerySet[Failure]) -> FailureExcerpt | None:
-    """Return the newest of a problem's failures, or None without any."""
+    """Return the newest of the failures of a problem, or None without any."""
     return next(iter(message_contents.failures(failures, limit=1)), None)
 
 
 def _first_failure(problem_id: int) -> FirstFailure | None:
-    """Read a problem's first failure, where the breakdown took too long."""
+    """Return the version and host of a problem's first failure, or None without any.
+
+    It is read alone only where the breakdown took too long.
+    """
     failures = Failure.objects.filter(problem=problem_id).order_by("failed_at", "id")
     first = failures.values_list("handler_version", "host").first()
     return FirstFailure(version=first[0] or "", host=first[1] or "") if first else None
@@ -347,7 +353,10 @@ ORDER BY property, place
 
 
 def _breakdown(problem_id: int) -> FailureBreakdown:
-    """Count a problem's most frequent versions, hosts, consumers and causes."""
+    """Count a problem's failures by version, host, consumer and cause.
+
+    Returns the most frequent values, and the version and host of its first failure.
+    """
     values = {"problem": problem_id, "most": MOST_FAILURES, "shown": TOP_VALUES}
     with connection.cursor() as cursor:
         cursor.execute(_TOPS, values)
@@ -361,7 +370,7 @@ def _breakdown(problem_id: int) -> FailureBreakdown:
 
 
 def _most_frequent(counts: Sequence[Sequence[Any]]) -> list[Top]:
-    """Count a problem's failures by value of a property, the most frequent."""
+    """Group the counted failures of a problem by property, without empty properties."""
     by_property: dict[str, list[tuple[str, int, int]]] = {
         name: [] for name in PROPERTIES
     }

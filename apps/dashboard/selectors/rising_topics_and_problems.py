@@ -31,7 +31,10 @@ class RisingRow:
 
     @property
     def ratio(self) -> float | None:
-        """Return newest / usual rate or failures; None where usual is 0."""
+        """Return newest / usual failure rate of a topic, or failures of a problem.
+
+        None where the usual value is 0.
+        """
         return self.newest / self.usual if self.usual else None
 
 
@@ -46,7 +49,11 @@ class Rising:
 
 
 def rising(day: date, principal: Principal) -> Rising | None:
-    """Find what rose on a published day; None if too few days came before."""
+    """Find the topics and problems that failed more than usual on a published day.
+
+    It is compared with the same weekday in earlier weeks; None if too few of these were
+    published.
+    """
     before = [day - week for week in WEEKS]
     published = list(Day.objects.filter(day__in=before).values_list("day", flat=True))
     if len(published) < FEWEST:

@@ -37,7 +37,10 @@ def of(topic: Topic) -> list[SampleRow]:
 
 
 def opened(revealed: Sequence[Sample]) -> list[SampleRow]:
-    """Show a topic's revealed dead-letter samples, with headers and bodies."""
+    """Build rows of a topic's revealed dead-letter samples, with headers and bodies.
+
+    Values of secret headers are masked.
+    """
     return [
         SampleRow(
             sample=sample,
@@ -52,6 +55,6 @@ def opened(revealed: Sequence[Sample]) -> list[SampleRow]:
 
 
 def _size_of_body(sample: Sample) -> int:
-    """Compute a sample's body size: the letter's less that of its headers."""
+    """Return the size of a sampled dead letter's body: its size less its headers'."""
     headers = sum(len(bytes(part)) for part in sample.headers)
     return max(len(sample.start), sample.size - headers)

@@ -75,7 +75,10 @@ class Traffic:
 
     @property
     def share(self) -> float | None:
-        """Return a topic's failed / delivered, of one source and 24 hours."""
+        """Return the share of a topic's deliveries of 24 hours that failed.
+
+        None where failures are not counted, or nothing was delivered.
+        """
         if self.failed is None or not self.delivered:
             return None
         return self.failed / self.delivered
@@ -91,7 +94,7 @@ class Traffic:
 
     @property
     def per_minute(self) -> float | None:
-        """Return the topic's deliveries a minute of late; None without a count."""
+        """Return a topic's recent deliveries a minute; None if they are not counted."""
         return None if self.delivered is None else self.lately / PACE_MINUTES
 
 
@@ -139,7 +142,7 @@ class TopicRow:
 
     @property
     def dead_letters(self) -> int | None:
-        """Return the depth of the dead-letter queue; None if it is out of date."""
+        """Return the depth of a topic's dead-letter queue; None if out of date."""
         return self.lane.depth if self.lane and self.lane_state in COUNTS else None
 
     @property
@@ -189,7 +192,10 @@ class TopicFilter:
     after: str = ""
 
     def of(self, topics: TopicQuerySet) -> TopicQuerySet:
-        """Narrow topics to this filter."""
+        """Keep the topics whose name contains the text and sorts after another.
+
+        The filter has both: the text, and the name after which the page begins.
+        """
         if self.name:
             topics = topics.filter(name__ilike=f"%{like(self.name)}%")
         return topics.filter(name__gt=self.after)
@@ -209,7 +215,7 @@ def find(filters: TopicFilter, principal: Principal, *, now: datetime) -> TopicL
 def worst(
     principal: Principal, *, first: Sequence[int], most: int
 ) -> tuple[list[Topic], bool]:
-    """Return the worst topics, and whether there are more.
+    """List the worst visible topics, and tell whether there are more.
 
     `first` are the ids of the worst, in this order; then come others by name.
     """
@@ -227,7 +233,7 @@ def worst_first(
 
 
 def _severity(row: TopicRow) -> tuple[int, float, int]:
-    """Order topics by their open messages now, then by today's failure rate."""
+    """Return a topic's sort key: open messages, then failure rate, then failures."""
     # A count that took too long is probably large.
     backlog = row.backlog
     number = sys.maxsize if isinstance(backlog, TooSlow) else backlog.open
@@ -289,7 +295,7 @@ def _visible_topics(principal: Principal) -> TopicQuerySet:
 
 
 def _other_reader(topic: Topic) -> Topic | None:
-    """Return the topic that reads this one's dead-letter queue instead, if any."""
+    """Return the other topic that reads this topic's dead-letter queue, or None."""
     if topic.broker is None or not topic.shares_queue:
         return None
     return reader_of_queue(
@@ -308,7 +314,7 @@ def _rows(topics: Sequence[Topic], *, now: datetime) -> list[TopicRow]:
 def _rows_with(
     hours: FailureHours | TooSlow, topics: Sequence[Topic], *, now: datetime
 ) -> list[TopicRow]:
-    """Build a row for each topic, with the given failures by hour."""
+    """Build a list row for each topic, from failures by hour counted before."""
     ids = [topic.pk for topic in topics]
     traffic = unless_slow(partial(_traffic, ids, now=now))
     backlogs = unless_slow(partial(_backlogs, ids))
@@ -358,7 +364,7 @@ class _SourceCount:
 
     @classmethod
     def all(cls, ids: list[int], *, now: datetime) -> list[Self]:
-        """Count deliveries and failures of a day by topic and source, by SQL."""
+        """Count a day's deliveries and failures by topic and source, in SQL."""
         late = now.replace(second=0, microsecond=0) - LATE
         params: SqlParams = {
             "ids": ids,
@@ -375,7 +381,10 @@ class _SourceCount:
 
 
 def _traffic(ids: list[int], *, now: datetime) -> dict[int, Traffic]:
-    """Map topics to a day's traffic: by the SDK if it counts, else the broker."""
+    """Map each topic's id to its deliveries and failures of a day.
+
+    They are those that the SDK counted, or else the broker.
+    """
     traffic = {pk: Traffic() for pk in ids}
     counts = _SourceCount.all(ids, now=now)
     by_sdk = {each.topic for each in counts if each.source == "sdk"}
@@ -386,7 +395,10 @@ def _traffic(ids: list[int], *, now: datetime) -> dict[int, Traffic]:
 
 
 def _add(traffic: Traffic, count: _SourceCount) -> None:
-    """Add a source's deliveries to a topic's traffic; failures only of the SDK."""
+    """Add the deliveries that one source counted to a topic's traffic.
+
+    Failures are added only where the source is the SDK: brokers count none.
+    """
     traffic.source = count.source
     traffic.delivered = (traffic.delivered or 0) + count.handled + count.failed
     traffic.lately += count.lately
@@ -395,7 +407,7 @@ def _add(traffic: Traffic, count: _SourceCount) -> None:
 
 
 def _backlogs(ids: list[int]) -> dict[int, ListedBacklog]:
-    """Map topics to their open messages: number, and age of the oldest."""
+    """Map each topic's id to the number of its open messages, and age of the oldest."""
     there = open_by_topic(ids)
     return {
         topic: ListedBacklog(open=number, oldest=oldest)
@@ -414,7 +426,10 @@ GROUP BY 1 HAVING sum(mark.lag) IS NOT NULL
 
 
 def _lags(ids: list[int], *, now: datetime) -> dict[int, int]:
-    """Sum up the lag of the readers of each topic, where it is known."""
+    """Map each topic's id to the summed lag of its consumer groups.
+
+    A topic is missing where no lag was lately observed.
+    """
     with connection.cursor() as cursor:
         cursor.execute(_LAGS, {"ids": ids, "since": now - LANE_LIVES})
         return dict(cursor.fetchall())

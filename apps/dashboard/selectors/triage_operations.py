@@ -57,7 +57,10 @@ class OperationStatus:
 
     @property
     def came_back(self) -> int:
-        """Count the operation's messages that failed again after they were sent."""
+        """Count the operation's messages that failed again after they were sent.
+
+        0 for a give back: there, a message that is captured again is no failure.
+        """
         return 0 if self._gives_back else self.tally.recurred
 
     @property
@@ -67,7 +70,11 @@ class OperationStatus:
 
     @property
     def state(self) -> str:
-        """Return the operation's state for the pill; recurrences are no success."""
+        """Return the operation's state, as its pill names it.
+
+        A done operation is "refused", "came back" or "skipped", all or in part, where
+        its messages were.
+        """
         tally = self.tally
         if self.operation.state != OperationState.DONE:
             return self.operation.state
@@ -83,7 +90,10 @@ class OperationStatus:
 
     @property
     def also(self) -> str:
-        """Say how many of the operation's messages came back; "" for none."""
+        """Say how many messages of a finished operation came back: "3 came back".
+
+        Of a give back: "3 captured again". "" while it runs, or if none did.
+        """
         if self.is_running or not self.tally.recurred:
             return ""
         what = GIVEN_BACK[RedriveOutcome.RECURRED] if self._gives_back else "came back"
@@ -91,7 +101,10 @@ class OperationStatus:
 
     @property
     def shown_counts(self) -> list[tuple[str, str, int]]:
-        """Return the operation's standings to show: standing, label and number."""
+        """List the operation's numbers of items by standing, with their labels.
+
+        Some standings are listed even with 0.
+        """
         always = ALWAYS_SHOWN[Verb(self.operation.verb)]
         labels = GIVEN_BACK if self._gives_back else {}
         return [
@@ -102,7 +115,7 @@ class OperationStatus:
 
     @property
     def nonzero_counts(self) -> list[tuple[str, int]]:
-        """Return the operation's items by state, those above 0."""
+        """Count the operation's items by label of their state, without those of 0."""
         labels = GIVEN_BACK if self._gives_back else {}
         pairs = self.tally.counts.items()
         return [(labels.get(state, state), number) for state, number in pairs if number]
@@ -134,7 +147,10 @@ class UndoOffer:
 def undo_offer(
     operation_id: int, principal: Principal, *, ended_after: datetime
 ) -> UndoOffer | None:
-    """Return a drop operation to offer an undo for, or None."""
+    """Return the offer to undo a drop operation, with the number of dropped messages.
+
+    None if it is not visible, ended too long ago, was undone, or dropped none.
+    """
     undos = Operation.objects.confirmed().filter(undo_of=OuterRef("pk"))
     drops = Operation.objects.visible_to(principal).filter(verb=Verb.DROP)
     ended = drops.filter(~Exists(undos), finished_at__gt=ended_after)
@@ -210,7 +226,10 @@ def _search(operations: OperationQuerySet, text: str) -> OperationQuerySet:
 
 
 def _needs_you() -> Q:
-    """Match operations that are paused or wait, or of which messages came back."""
+    """Match operations that are paused or wait, or had messages refused or come back.
+
+    Or whose messages have an unknown outcome.
+    """
     troubled = ItemWindow.objects.filter(operation=OuterRef("pk")).filter(
         Q(refused__gt=0) | Q(recurred__gt=0) | Q(unknown__gt=0)
     )
@@ -221,7 +240,7 @@ def _needs_you() -> Q:
 def latest(
     running: Sequence[Operation], principal: Principal, *, most: int
 ) -> list[OperationStatus]:
-    """Return these running operations and the newest, for the overview."""
+    """List rows of the running operations, then the newest others, for the overview."""
     newest = (
         Operation.objects.visible_to(principal)
         .select_related("target_topic")
@@ -232,7 +251,7 @@ def latest(
 
 
 def _rows(operations: list[Operation]) -> list[OperationStatus]:
-    """Build the rows of operations, each with its status where that is counted."""
+    """Build a row for each operation, with its items counted by state."""
     counts = all_counts(operations)
     return [
         OperationStatus(

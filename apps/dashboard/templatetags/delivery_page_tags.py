@@ -22,13 +22,13 @@ def delivery_verb(act: str) -> str:
 
 @register.filter
 def pill_label(state: str) -> str:
-    """Return the label of a state, without its pill."""
+    """Return the label of a delivery's state in lower case, without its pill."""
     return PILLS[state][0].lower()
 
 
 @register.filter
 def setting_label(name: str) -> str:
-    """Return the label of an endpoint's setting; another name as it is."""
+    """Return the label of an endpoint's setting; an unknown name is capitalized."""
     setting = BY_NAME.get(name)
     return setting.label if setting else name.capitalize()
 

@@ -18,7 +18,7 @@ UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 @register.filter
 def span(time: timedelta | None) -> str:
-    """Format a position's duration in its largest unit: 3 h, 20 min."""
+    """Format a consumer position's duration in its largest unit: 3 h; "" for None."""
     if time is None:
         return ""
     seconds = time.total_seconds()
@@ -28,7 +28,10 @@ def span(time: timedelta | None) -> str:
 
 @register.filter
 def place(seq: int) -> str:
-    """Format a position's sequence number; a negative one is the topic's start."""
+    """Format a consumer position's sequence number; "the start" if negative.
+
+    That is the start of the topic.
+    """
     return "the start" if seq < 0 else str(seq)
 
 

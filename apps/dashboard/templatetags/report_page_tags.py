@@ -33,13 +33,13 @@ def sources() -> list[tuple[str, str]]:
 
 @register.filter
 def counted_by(source: str) -> str:
-    """Explain who counted the topic's deliveries."""
+    """Return the explanation of who counted a topic's deliveries: the SDK or broker."""
     return COUNTED_BY[source]
 
 
 @register.filter
 def edge(top: float) -> str:
-    """Format the value at the upper edge of a chart of failure rates."""
+    """Format a failure rate as a percentage, for the upper end of a chart's axis."""
     return f"{100 * top:g}\u00a0%"
 
 

@@ -155,7 +155,10 @@ UNITS = (("d", 86_400), ("h", 3600), ("m", 60))
 
 @register.simple_tag
 def pill(state: str, also: str = "") -> SafeString:
-    """Show a state as a pill; an unknown state shows its own name."""
+    """Render a state as a coloured pill with its label and, if passed, words after.
+
+    An unknown state shows its own name.
+    """
     label, glyph, colour = PILLS.get(state, (state.capitalize(), "·", ""))
     return format_html(
         '<span class="pill {}"><span aria-hidden="true">{}</span>{}</span>',
@@ -167,7 +170,7 @@ def pill(state: str, also: str = "") -> SafeString:
 
 @register.filter
 def too_slow(figure: object) -> bool:
-    """Tell whether Postgres took too long to count a number."""
+    """Tell whether a value stands for a number that Postgres took too long to count."""
     return isinstance(figure, TooSlow)
 
 
@@ -183,12 +186,15 @@ def term(name: str, label: str = "") -> SafeString:
 
 @register.simple_tag
 def counted_pill(state: str) -> SafeString:
-    """Show the pill of a state beside its number, with its definition."""
+    """Render the pill of a state whose messages or items are counted next to it.
+
+    It links to the state's definition in Help, if there is one.
+    """
     return _with_definition(state, pill(state)) if state in DEFINITIONS else pill(state)
 
 
 def _with_definition(name: str, text: str) -> SafeString:
-    """Link a text to its definition in Help, with the definition on hover."""
+    """Render a text as a link to a term's definition in Help, which hovering shows."""
     return format_html(
         '<a class="term" href="{}#{}" title="{}">{}</a>',
         reverse("help"),
@@ -200,13 +206,13 @@ def _with_definition(name: str, text: str) -> SafeString:
 
 @register.filter
 def anchor(name: str) -> str:
-    """Return the anchor of a definition in Help."""
+    """Return the anchor of a term's definition on the Help page."""
     return f"means-{slugify(name)}"
 
 
 @register.simple_tag
 def means(name: str) -> str:
-    """Return Help's definition of a number or state."""
+    """Return the text of Help's definition of a number or state."""
     return DEFINITIONS[name].means
 
 
@@ -218,7 +224,10 @@ def reason_limit() -> int:
 
 @register.filter
 def state_in_words(status: OperationStatus) -> str:
-    """Describe the state of an operation: partly refused; done, 3 came back."""
+    """Describe an operation's state, and how many messages came back, in plain text.
+
+    Without a pill: "partly refused"; "done, 3 came back".
+    """
     label = PILLS[status.state][0].lower()
     return f"{label}, {status.also}" if status.also else label
 
@@ -244,7 +253,10 @@ def item_noun(operation: Operation) -> str:
 
 @register.simple_tag
 def deed(operation: Operation, number: int | None = None) -> str:
-    """Say what an operation does: "Drop 3 messages", "Try all that match now"."""
+    """Say what an operation does, and to how many messages or deliveries.
+
+    "Drop 3 messages", or, without a number, "Drop all that match".
+    """
     what = "all that match"
     if number is not None:
         what = counted(number, NOUNS[operation.kind])
@@ -252,7 +264,10 @@ def deed(operation: Operation, number: int | None = None) -> str:
 
 
 def _deed(words: str, what: str) -> str:
-    """Join an operation's verb and its object, or put it inside the verb."""
+    """Join the words of an operation's verb and its object: "Drop" and "3 messages".
+
+    The object may be put inside the words.
+    """
     return words.format(what) if "{}" in words else f"{words} {what}"
 
 
@@ -389,13 +404,13 @@ def search(**terms: object) -> str:
 
 @register.filter
 def kind(broker: Broker) -> str:
-    """Return the title of a kind of broker."""
+    """Return the title of a broker's kind, such as its product's name."""
     return adapters.title_of(broker.kind)
 
 
 @register.filter
 def facts(detail: Mapping[str, object]) -> str:
-    """Show the detail of an audit entry in one line, without empty members."""
+    """Render the details of an audit entry as one line of text, without empty ones."""
     # The least important member comes last: the line may be cut.
     ordered = sorted(detail.items(), key=lambda pair: pair[0] == "as_of")
     members = {name: value for name, value in ordered if value not in (None, "", 0, [])}
@@ -403,7 +418,7 @@ def facts(detail: Mapping[str, object]) -> str:
 
 
 def _fact(value: object) -> str:
-    """Write a fact of an audit entry: numbers with names, lists with commas."""
+    """Format a value of an audit entry: numbers with names, lists with commas."""
     if isinstance(value, Mapping):
         return ", ".join(f"{number} {name}" for name, number in value.items() if number)
     if isinstance(value, list):
@@ -485,7 +500,7 @@ def sparkline(
 
 @register.simple_tag
 def share(part: int, whole: int) -> SafeString:
-    """Draw a share of a whole as a bar."""
+    """Draw a part of a whole as a bar of an SVG picture."""
     return format_html(
         '<svg class="share" viewBox="0 0 100 6" preserveAspectRatio="none"'
         ' aria-hidden="true"><rect width="100" height="6" rx="1"/>'

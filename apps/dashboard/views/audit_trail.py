@@ -80,7 +80,10 @@ def _params(request: SignedIn) -> dict[str, str]:
 
 
 def _exported(request: SignedIn) -> Iterator[Entry]:
-    """Yield filtered audit entries; raises Invalid for too many, or Forbidden."""
+    """Yield the filtered audit entries to download.
+
+    Raises Invalid if they are too many, and Forbidden without the right.
+    """
     request.user.principal.require_trail()
     return audit_trail.export(message_audit_filter.parse(_params(request)))
 
@@ -88,7 +91,7 @@ def _exported(request: SignedIn) -> Iterator[Entry]:
 def _file(
     request: SignedIn, chunks: Iterator[bytes], *, kind: str, suffix: str
 ) -> StreamingHttpResponse:
-    """Stream a download of audit entries, named by the day."""
+    """Stream audit entries as a file to download, whose name has the day."""
     name = f"audit-{clock.now():%Y-%m-%d}.{suffix}"
     return StreamingHttpResponse(
         response_chunks(request, chunks),

@@ -54,7 +54,10 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def allowances(request: SignedIn) -> HttpResponse:
-    """Confirm entries of brokers' allow-lists, or strike them."""
+    """Confirm chosen entries of brokers' allow-lists, or strike them from the lists.
+
+    Redirects to the list of brokers.
+    """
     if request.method == "POST":
         act = (
             older_broker_allow_list.strike
@@ -121,7 +124,7 @@ def test(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_READ)
 def discover(request: SignedIn, broker_id: int) -> HttpResponse:
-    """List the topics at the broker; only a POST connects to it."""
+    """Ask whether to list the topics at a broker; a POST connects and lists them."""
     broker = broker_registration.one(broker_id=broker_id)
     if request.method != "POST":
         return render(
@@ -133,7 +136,7 @@ def discover(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def observe(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Observe the dead-letter queues of a broker's chosen topics."""
+    """Register a broker's chosen topics and observe their dead-letter queues."""
     if request.method != "POST":
         return redirect("broker-discover", broker_id)  # a reload of a refusal
     broker = broker_registration.one(broker_id=broker_id)
@@ -149,7 +152,11 @@ def observe(request: SignedIn, broker_id: int) -> HttpResponse:
 
 
 def _observe(request: SignedIn, broker: Broker) -> int:
-    """Register the chosen topics, and observe those with a dead-letter queue."""
+    """Register a broker's chosen topics, and observe their dead-letter queues.
+
+    Only of topics that have one; returns how many are observed. Raises Invalid without
+    a topic.
+    """
     principal, now = request.user.principal, clock.now()
     chosen = brokers.chosen(
         broker,

@@ -81,7 +81,10 @@ def move(request: SignedIn, position_id: int) -> HttpResponse:
 
 
 def _confirm(request: SignedIn, position_id: int) -> HttpResponse:
-    """Move a position as the signed review says; show what is wrong otherwise."""
+    """Move a consumer position as the signed review says.
+
+    Where the review is stale or the move is refused, show that instead.
+    """
     principal = request.user.principal
     token = request.POST.get("token", "")
     try:
@@ -113,7 +116,7 @@ def _confirm(request: SignedIn, position_id: int) -> HttpResponse:
 def _review_of(
     request: SignedIn, position_id: int, wish: position_moves.MoveTarget
 ) -> Review:
-    """Review what a position's move would do; nothing is changed."""
+    """Return the review of what moving a consumer position would do, without a move."""
     return position_moves.review(
         position_id=position_id,
         wish=wish,

@@ -109,7 +109,7 @@ def download(request: SignedIn, delivery_id: uuid.UUID) -> StreamingHttpResponse
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def decide(request: SignedIn) -> HttpResponse:
-    """Preview a decision on deliveries; carry it out when it is confirmed."""
+    """Ask to confirm a decision on deliveries; carry it out once it is confirmed."""
     if request.method != "POST":
         return redirect("deliveries")  # a reload of the question
     decision = DeliveriesDecisionForm.read(request.POST)

@@ -12,7 +12,7 @@ from apps.dashboard.domain_error_pages import page
 
 
 def _handler(status: int) -> Callable[[HttpRequest, Exception], HttpResponse]:
-    """Return a view that shows the error page of a status code."""
+    """Return a Django error handler that renders the page of a status code."""
 
     def handler(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 - Django passes it
         return page(request, status)

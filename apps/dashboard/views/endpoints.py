@@ -86,7 +86,7 @@ def edit(request: SignedIn, endpoint_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.BROKERS_WRITE)
 def enabled(request: SignedIn, endpoint_id: int) -> HttpResponse:
-    """Enable or disable an endpoint."""
+    """Enable or disable an endpoint, as the form says; redirect to its page."""
     endpoint = endpoints.visible(endpoint_id, request.user.principal)
     try:
         services.change_endpoint(

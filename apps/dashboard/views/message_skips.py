@@ -50,7 +50,7 @@ def detail(request: SignedIn, skip_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.SKIPS_WRITE)
 def new(request: SignedIn) -> HttpResponse:
-    """Preview a skip; add it if the preview is still what the person saw."""
+    """Preview a new skip; add it if its preview is still what the person saw."""
     principal = request.user.principal
     data = request.POST if request.method == "POST" else request.GET
     message = skip_forms.message_of(data, principal)
@@ -117,7 +117,7 @@ def _new(
 
 
 def _curl(request: SignedIn, draft: SkipDraft) -> str:
-    """Return the API call that adds this skip."""
+    """Return the API call, as curl, that adds a skip; "" if its value is too long."""
     # A bookmark may be too long to copy.
     if len(draft.matcher.value) > MOST_COPIED:
         return ""

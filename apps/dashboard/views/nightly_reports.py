@@ -97,14 +97,14 @@ def download_endpoints(request: SignedIn) -> StreamingHttpResponse:
 
 
 def _between(params: PeriodParams) -> str:
-    """Return the days of a report as a part of its file's name."""
+    """Return "first-to-last" of a report's days, as a part of a file name."""
     return f"{params.period.first}-to-{params.period.last}"
 
 
 def _file(
     request: SignedIn, lines: Iterator[bytes], name: str
 ) -> StreamingHttpResponse:
-    """Answer with a report's CSV file."""
+    """Stream lines of a report as a CSV file to download."""
     return StreamingHttpResponse(
         response_chunks(request, lines),
         content_type="text/csv; charset=utf-8",
@@ -121,7 +121,7 @@ def runs(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.REPORTS_WRITE)
 def run(request: SignedIn) -> HttpResponse:
-    """Request a report run for some days; show why if that is refused."""
+    """Request a report run for the submitted days; show why if it is refused."""
     if request.method != "POST":
         return redirect("report-runs")  # a reload of the page of a refusal
     try:
@@ -168,7 +168,7 @@ def _runs(
 
 
 def _asking(request: SignedIn) -> dict[str, object]:
-    """Return the context of the form that requests a report run."""
+    """Return the template context of the form that requests a report run."""
     newest = newest_over(clock.now()).isoformat()
     data = request.POST if request.method == "POST" else request.GET
     return {

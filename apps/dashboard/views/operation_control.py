@@ -32,7 +32,7 @@ def change_state(request: SignedIn, operation_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.OPERATIONS_WRITE)
 def set_rate(request: SignedIn, operation_id: int) -> HttpResponse:
-    """Set how many messages a second an operation sends; redirect to it."""
+    """Set how many messages a second an operation sends; redirect to its page."""
     form = RateForm.read(request.POST)
     control.set_rate(
         operation_id=operation_id,

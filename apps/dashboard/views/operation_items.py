@@ -62,5 +62,5 @@ def retry(request: SignedIn, operation_id: int) -> HttpResponse:
 
 
 def _number(text: str) -> int:
-    """Parse the number of the operation's item to go on after; else -1."""
+    """Parse the number of the operation's item after which a page begins; else -1."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1

@@ -63,7 +63,10 @@ def detail(request: SignedIn, outbox_id: int) -> HttpResponse:
 @require_safe
 @needs(Scope.POISONS_READ)
 def rows(request: SignedIn, outbox_id: int) -> HttpResponse:
-    """List an outbox's rows in a part of its page: its database may be away."""
+    """Render an outbox's rows, from the producer's database, in a part of its page.
+
+    The database may be away.
+    """
     outbox = outboxes.visible(outbox_id, request.user.principal)
     filters = RowsForm(request.GET).as_filter
     context = {
@@ -80,7 +83,7 @@ def rows(request: SignedIn, outbox_id: int) -> HttpResponse:
 @require_safe
 @needs(Scope.BROKERS_READ)
 def inspect(request: SignedIn, outbox_id: int) -> HttpResponse:
-    """Look at the tables of an outbox, and show what is wrong with them."""
+    """Inspect the database tables of an outbox, and show what is wrong with them."""
     outbox = outboxes.visible(outbox_id, request.user.principal)
     context = {
         "outbox": outbox,

@@ -56,7 +56,7 @@ def password(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_everyone
 def end_sessions(request: SignedIn) -> HttpResponse:
-    """End a given session of the user, or all but the current one."""
+    """End one of the user's own sessions, or all but the current one."""
     if request.method != "POST":
         return redirect("account")
     user, now = request.user, clock.now()
@@ -73,13 +73,16 @@ def end_sessions(request: SignedIn) -> HttpResponse:
 
 
 def _redirect_with_notice(request: SignedIn, done: str) -> HttpResponse:
-    """Redirect to the own account's page, with a message about what was done."""
+    """Redirect to the user's own account page, with a notice of what was done."""
     messages.success(request, DONE[done])
     return redirect("account")
 
 
 def _page(request: SignedIn, wrong: PoisonwebError | None = None) -> HttpResponse:
-    """Render the own account's page, with what is wrong with a form."""
+    """Render the user's own account page, with what is wrong with a form.
+
+    After too many tries of a password, with status 429 and `Retry-After`.
+    """
     user, here = request.user, request.session.session_key or ""
     sessions_of_user = people_and_keys.own_sessions(user, here=here, now=clock.now())
     context = {

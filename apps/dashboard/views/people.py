@@ -146,7 +146,7 @@ def _redirect_to(request: SignedIn, user: User, done: str) -> HttpResponse:
 
 
 def _is_own(request: SignedIn, user: User) -> bool:
-    """Tell whether the account is the user's own."""
+    """Tell whether a person's account is that of the user of this request."""
     return user.pk == request.user.pk
 
 

@@ -59,7 +59,10 @@ def detail(request: SignedIn, problem_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BODIES_READ)
 def reveal_header(request: SignedIn, problem_id: int) -> HttpResponse:
-    """Audit that a person reads a header; the page shows it for an hour."""
+    """Reveal a header of a problem's messages, and record that in the audit trail.
+
+    The problem's page then shows it for an hour.
+    """
     if request.method == "POST":
         params, now = ProblemPageParams.of(request), clock.now()
         problem_detail = problems.one(

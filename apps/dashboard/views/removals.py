@@ -24,7 +24,10 @@ from apps.team.rights import Scope
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def broker(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Remove a broker with its topics, or only those topics that can be removed."""
+    """Ask whether to remove a broker; a POST removes it and its topics.
+
+    Or only those of its topics that can be removed.
+    """
     broker = broker_registration.one(broker_id=broker_id)
     if request.method != "POST":
         return _broker(request, broker)
@@ -72,7 +75,10 @@ def _back_to_broker(request: SignedIn, broker: Broker, number: int) -> HttpRespo
 
 
 def _remove_broker(request: SignedIn, broker: Broker) -> int:
-    """Carry out a broker's confirmed removal; return how many topics."""
+    """Remove a broker, or only its topics, as its signed review says.
+
+    Returns the number of removed topics.
+    """
     principal, now = request.user.principal, clock.now()
     token = request.POST.get("token", "")
     topic_ids = removal_tokens.signed_topics(token, _signed_name(broker), principal)
@@ -126,7 +132,10 @@ def _render(
     context: dict[str, object],
     wrong: Refused | Invalid | None,
 ) -> HttpResponse:
-    """Render a removal's review, with a token of the topics that it shows."""
+    """Render the review of a broker's or topic's removal.
+
+    It has a signed token of the topics that it shows.
+    """
     page = {
         **context,
         "removal": preview,

@@ -33,7 +33,10 @@ PAGE = "Second factor"
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def index(request: SignedIn) -> HttpResponse:
-    """Show the own second factor, or add one and show its recovery codes once."""
+    """Show the user's second factor; a POST adds one and shows its codes once.
+
+    These are the recovery codes.
+    """
     if request.method != "POST":
         return _page(request)
     try:
@@ -123,7 +126,11 @@ def _page(request: SignedIn, *, wrong: PoisonwebError | None = None) -> HttpResp
 
 
 def _factor(request: SignedIn) -> dict[str, object]:
-    """Return the second factor to show; a new secret where none is set."""
+    """Return the template context of the user's second factor.
+
+    It has the recovery codes that remain, or a new secret where no factor is set, or
+    the single sign-on provider if that checks it.
+    """
     user = request.user
     if sign_in_attempts.is_by_provider(request):
         return {
@@ -144,7 +151,7 @@ def _codes(request: SignedIn, codes: list[str]) -> HttpResponse:
 def _render(
     request: HttpRequest, template: str, context: dict[str, object]
 ) -> HttpResponse:
-    """Render a second factor's page; without navigation while none is set."""
+    """Render a page about the second factor; without navigation while it is missing."""
     is_missing = second_factor_session.is_missing(request)
     layout = (
         "base_without_navigation.html" if is_missing else "base_with_navigation.html"

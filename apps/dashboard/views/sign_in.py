@@ -43,7 +43,10 @@ class SignIn(LoginView):
     def render_to_response(
         self, context: dict[str, Any], **kwargs: Any
     ) -> HttpResponse:
-        """Let the sign-in form lead to the provider's site, and to no other."""
+        """Render the sign-in form; CSP lets it lead to the provider's site only.
+
+        That is the OpenID provider.
+        """
         response = super().render_to_response(context, **kwargs)
         oidc = settings.POISONWEB_OIDC
         if oidc is None:
@@ -93,7 +96,7 @@ class SignInCode(LoginView):
 
 
 def _with_delay(response: HttpResponse, form: AuthenticationForm) -> HttpResponse:
-    """Add `Retry-After` and status 429 if the next sign-in try must wait."""
+    """Add `Retry-After` and status 429 to a response if sign-in must wait."""
     delay: timedelta | None = getattr(form, "delay", None)
     if delay is not None:
         response.status_code = HTTPStatus.TOO_MANY_REQUESTS

@@ -29,7 +29,7 @@ def begin(request: HttpRequest) -> HttpResponse:
 @login_not_required
 @require_safe
 def callback(request: HttpRequest) -> HttpResponse:
-    """Complete the single sign-on with what the provider's redirect says."""
+    """Complete single sign-on with the parameters of the provider's redirect."""
     try:
         return _of_provider("complete", request)
     except PoisonwebError as error:
@@ -37,9 +37,9 @@ def callback(request: HttpRequest) -> HttpResponse:
 
 
 def _of_provider(act: str, request: HttpRequest, **kwargs: str) -> HttpResponse:
-    """Import the OpenID client's function on first use: workers need none.
+    """Call a function of the OpenID client, which is imported only now.
 
-    (Celery runs Django's checks, which load every URL.)
+    Celery runs Django's checks, which load every URL, and workers need no client.
     """
     response: HttpResponse = import_string(f"apps.team.openid.{act}")(request, **kwargs)
     return response

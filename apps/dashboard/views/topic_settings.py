@@ -32,7 +32,7 @@ API = "/api/v1/topics"
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def mode(request: SignedIn, topic_id: int) -> HttpResponse:
-    """Explain another lane mode for a topic; a POST changes to it."""
+    """Ask whether to change a topic's lane to another mode; a POST changes it."""
     topic = topics.visible(topic_id, request.user.principal)
     form = ModeForm.read(request.POST if request.method == "POST" else request.GET)
     if request.method != "POST":
@@ -105,7 +105,10 @@ def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
 def _mode(
     request: SignedIn, topic: Topic, form: ModeForm, *, wrong: Invalid | None = None
 ) -> HttpResponse:
-    """Render the page that changes a lane's mode; raises Absent without a queue."""
+    """Render the question whether to change a topic's lane mode.
+
+    Raises Absent without a dead-letter queue.
+    """
     queue = dead_letter_queue_of(topic)
     if not queue:
         raise Absent("Name its broker and its dead-letter queue first.")
