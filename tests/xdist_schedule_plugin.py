@@ -21,7 +21,7 @@ LONGEST_FIRST = (
     *SERVERS,
     *("product", "test_celery_worker_kills", "story", "test_killed_nightly_report"),
     *("spark", "test_setup", "test_reports_equal_sample_ledger"),
-    *("test_var_of_other_version", "test_embedded_servers"),
+    *("test_var_of_other_version", "test_product_with_embedded_servers"),
     *("test_consumer_killing_messages", "test_late_events"),
     *("test_upgrade", "test_released_names", "test_single_sign_on"),
 )
@@ -31,7 +31,7 @@ BY_FILE = ("acceptance", "browser", "spark", "together")
 AT_LAST = (
     "test_first_reports_and_readme_screenshot",
     "test_hung_redis",
-    "test_embedded_servers",
+    "test_product_with_embedded_servers",
 )
 
 

@@ -14,8 +14,8 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import (
     adapters,
-    celery_broker_refusal,
     older_broker_allow_list,
+    refusal_of_celerys_own_broker,
     sealed_addresses,
 )
 from apps.brokers.adapter_contract import FoundTopic
@@ -249,7 +249,9 @@ def _check_address(broker: Broker) -> None:
     except Unavailable as later:
         log.info("an address of %s was not checked: %s", broker.kind, later)
     try:
-        celery_broker_refusal.refuse(sealed_addresses.reveal(broker.url), resolve=False)
+        refusal_of_celerys_own_broker.refuse(
+            sealed_addresses.reveal(broker.url), resolve=False
+        )
         target_of(broker).check(resolve=False)
     except Unavailable as later:
         log.info("the hosts of %s are not known yet: %s", broker.kind, later)

@@ -14,10 +14,10 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import (
     adapters,
-    celery_broker_refusal,
     failure_headers,
     max_polling_interval,
     older_broker_allow_list,
+    refusal_of_celerys_own_broker,
     sealed_addresses,
     topics_without_broker,
 )
@@ -292,7 +292,7 @@ def settings_of(broker: Broker) -> BrokerSettings:
         allowed=older_broker_allow_list.of(broker),
     )
     url = sealed_addresses.reveal(broker.url)
-    celery_broker_refusal.refuse(url, resolve=True)
+    refusal_of_celerys_own_broker.refuse(url, resolve=True)
     target = target_of(broker)
     target.check(resolve=True)
     return BrokerSettings(url=url, options=broker.options, target=target)

@@ -178,7 +178,7 @@ class ProblemDetail:
 
 
 def find(params: ListParams, principal: Principal, *, now: datetime) -> ProblemList:
-    """List a page of the visible problems that match a query, with a count."""
+    """List a page of the visible problems with a message that matches the query."""
     matching = matching_problems(params, principal).select_related("topic")
     shown_page = page(matching, field=_sort_field(params.sort), cursor=params.cursor)
     return ProblemList(

@@ -15,10 +15,10 @@ from apps.core.errors import Invalid
 from apps.core.wildcard_patterns import matches
 from apps.redelivery.call_and_delivery_dataclasses import FirstTry, NewDelivery
 from apps.redelivery.delivery_ids import new_delivery_id
+from apps.redelivery.delivery_order_keys import order_key_of
 from apps.redelivery.gateway.refusals import GatewayRefusal
 from apps.redelivery.gateway.soap_envelopes import SoapVersion, version_of
 from apps.redelivery.models import Endpoint
-from apps.redelivery.order_keys import order_key_of
 from apps.redelivery.outbound import request_and_answer_headers
 from apps.redelivery.outbound.errors import GatewayLoop
 from apps.redelivery.outbound.http_caller import EndpointRequest

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from apps.redelivery.models.deliveries import Attempt, Delivery, DeliveryBody
+from apps.redelivery.models.delivery_operation_items import DeliveryHold, DeliveryItem
 from apps.redelivery.models.endpoints import CallCount, Endpoint, EndpointActivity
-from apps.redelivery.models.operation_items import DeliveryHold, DeliveryItem
 
 __all__ = [
     "Attempt",

@@ -21,10 +21,10 @@ from apps.core.text_cleaning import readable
 from apps.poison.services import confirmations
 from apps.redelivery.call_and_delivery_dataclasses import CallResult, NewDelivery
 from apps.redelivery.delivery_ids import new_delivery_id
+from apps.redelivery.delivery_order_keys import order_key_of
 from apps.redelivery.due_notices import notify_due
 from apps.redelivery.endpoint_and_delivery_choices import AtEnd, DeliveryState
 from apps.redelivery.models import Attempt, Delivery, DeliveryBody, Endpoint
-from apps.redelivery.order_keys import order_key_of
 from apps.redelivery.outbound.request_and_answer_headers import HOPS
 from apps.redelivery.repeatability import is_repeatable
 from apps.redelivery.request_message_headers import (

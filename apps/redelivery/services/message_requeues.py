@@ -9,8 +9,8 @@ from apps.brokers.services.topics_and_routing_publisher import RoutedMessage
 from apps.core import clock
 from apps.redelivery.call_and_delivery_dataclasses import NewDelivery
 from apps.redelivery.delivery_ids import new_delivery_id
+from apps.redelivery.delivery_order_keys import order_key_of
 from apps.redelivery.models import Endpoint
-from apps.redelivery.order_keys import order_key_of
 from apps.redelivery.repeatability import is_repeatable
 from apps.redelivery.request_message_headers import IDEMPOTENCY_KEY, METHOD, OURS, PATH
 from apps.redelivery.services.request_acceptance import accept_all

@@ -15,8 +15,8 @@ from django.db import connection
 from apps.core.shared_postgres_snapshot import Snapshot
 from apps.reports.errors import Unreconciled
 from apps.reports.models import Run
-from apps.reports.services import endpoint_sums
-from apps.reports.services.endpoint_sums import FactRows
+from apps.reports.services import endpoint_control_sums
+from apps.reports.services.endpoint_control_sums import FactRows
 from apps.reports.services.planning import OLDEST_EVENT, days_of
 from apps.reports.services.publishing import DayRows
 from apps.reports.services.report_requests import ONE_DAY
@@ -125,15 +125,17 @@ def check(
     `rows_read` is how many facts of each kind the job reports as read.
     """
     facts = snapshot.ask(_FACTS, _window(run))
-    endpoint_rows, sums_of_endpoints = endpoint_sums.expected(snapshot, _window(run))
+    endpoint_rows, sums_of_endpoints = endpoint_control_sums.expected(
+        snapshot, _window(run)
+    )
     counts = _count_by_kind(facts)
     counts |= {kind: days.total() for kind, days in endpoint_rows.items()}
     _require_equal("rows read", counts, {**rows_read})
     _require_equal("the day and number", _expected_sums(facts), _staged_sums(run))
-    _require_equal("an endpoint", sums_of_endpoints, endpoint_sums.staged(run))
+    _require_equal("an endpoint", sums_of_endpoints, endpoint_control_sums.staged(run))
     _refuse_any("its grains differ", _GRAINS_DIFFER, run)
     _refuse_any("impossible numbers", _IMPOSSIBLE, run)
-    _refuse_any("impossible numbers", endpoint_sums.IMPOSSIBLE, run)
+    _refuse_any("impossible numbers", endpoint_control_sums.IMPOSSIBLE, run)
     return {day: _count_rows(facts, endpoint_rows, day) for day in days_of(run)}
 
 

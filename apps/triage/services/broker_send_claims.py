@@ -21,8 +21,8 @@ from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.core.queryset_sql import pipelined, read_by_index
 from apps.poison.models import ItemWindow
 from apps.poison.querysets import WindowQuerySet
-from apps.poison.services import item_window_counts, sends
-from apps.poison.services.item_window_counts import Change
+from apps.poison.services import operation_window_counts, sends
+from apps.poison.services.operation_window_counts import Change
 from apps.poison.services.sends import Send
 from apps.poison.states import RedriveOutcome, WindowState
 from apps.triage.item_kinds import DatabaseAct, kind_of
@@ -97,7 +97,7 @@ class Windows:
         keys = self._next_keys(window.first, end, most=min(most, act.most))
         reasons = act.act(keys, now=now)
         self._skip(reasons)
-        item_window_counts.count_in(
+        operation_window_counts.count_in(
             (self.operation.pk, window.first),
             [
                 Change(
@@ -220,7 +220,7 @@ class Windows:
             for item in waiting
         ]
         first = self._first_of(messages[0].item)
-        item_window_counts.count_in((self.operation.pk, first), changes)
+        operation_window_counts.count_in((self.operation.pk, first), changes)
         # Not those that their consumer has answered although the broker has not.
         unknown = [c.item for c in changes if c.after == RedriveOutcome.UNKNOWN]
         held_items = {*waiting, *unknown}
@@ -254,7 +254,7 @@ class Windows:
                 for number, state in items.decided.items()
             }
         )
-        item_window_counts.count(
+        operation_window_counts.count(
             Change(self.operation.pk, number, "", "skipped") for number in items.decided
         )
         undue = [*items.answered, *items.decided]

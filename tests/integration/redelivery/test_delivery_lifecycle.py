@@ -17,6 +17,7 @@ from django.db import IntegrityError, connection, transaction
 from apps.core.actor import Actor
 from apps.poison.models import Body, Failure, Poison
 from apps.redelivery.call_and_delivery_dataclasses import EndedAttempt
+from apps.redelivery.delivery_order_keys import order_key_of
 from apps.redelivery.endpoint_and_delivery_choices import AtEnd, IntervalGrowth
 from apps.redelivery.gateway import delivery_store
 from apps.redelivery.gateway.key_and_endpoint_cache import _breakers
@@ -27,7 +28,6 @@ from apps.redelivery.models import (
     Endpoint,
     EndpointActivity,
 )
-from apps.redelivery.order_keys import order_key_of
 from apps.redelivery.services import attempt_results, delivery_claims, delivery_endings
 from apps.redelivery.services.delivery_claims import EndpointTaken, next_due
 from apps.redelivery.services.endpoints import change_endpoint, remove_endpoint

@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 from pytest_django import Settings
 
-from apps.brokers import celery_broker_refusal, sealed_addresses
+from apps.brokers import refusal_of_celerys_own_broker, sealed_addresses
 from apps.brokers.models import Broker
 from apps.brokers.services import broker_registration
 from apps.brokers.services.topics_and_routing_publisher import settings_of
@@ -19,7 +19,7 @@ from apps.team.rights import Principal
 
 def is_refused(url: str, *, resolve: bool = False) -> bool:
     try:
-        celery_broker_refusal.refuse(url, resolve=resolve)
+        refusal_of_celerys_own_broker.refuse(url, resolve=resolve)
     except Invalid as wrong:
         return wrong.field == "url"
     return False
