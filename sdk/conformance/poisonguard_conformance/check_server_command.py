@@ -64,7 +64,7 @@ class CheckResult:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Build the parser of the conformance command line."""
+    """Build the argument parser of the command that checks a Poisonweb server."""
     parser = argparse.ArgumentParser(
         prog="python -m poisonguard_conformance", description=DESCRIPTION
     )
@@ -107,7 +107,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the conformance checks, print their results, return the exit status."""
+    """Run conformance checks of a Poisonweb server, and print their results.
+
+    Return the exit status.
+    """
     options = _parser().parse_args(arguments)
     wire = ProtocolClient(url=options.url, key=options.key, seconds=options.timeout)
     consumer = Consumer(
@@ -128,7 +131,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def judged(checks: Sequence[Check], consumer: Consumer) -> Iterator[CheckResult]:
-    """Run conformance checks one by one; stop once the server is unreachable."""
+    """Run conformance checks of a server one by one; yield the result of each.
+
+    Once the server is unreachable, yield the rest as not checked.
+    """
     unreachable = ""
     for check in checks:
         started = monotonic()
@@ -149,7 +155,10 @@ def judged(checks: Sequence[Check], consumer: Consumer) -> Iterator[CheckResult]
 
 
 def _run_check(check: Check, consumer: Consumer) -> tuple[CheckStatus, str]:
-    """Run one check of a server and clean up; return its status, and why."""
+    """Run one conformance check of a server and clean up; return its status, and why.
+
+    Raise Unreachable if the server is.
+    """
     try:
         check.run(consumer)
     except Unreachable:
@@ -167,7 +176,7 @@ def _run_check(check: Check, consumer: Consumer) -> tuple[CheckStatus, str]:
 
 
 def _exit_status(check_results: Sequence[CheckResult], *, allow_unchecked: bool) -> int:
-    """Return the exit status of the command for all results of checks."""
+    """Return the conformance command's exit status for the results of all checks."""
     results = {check_result.result for check_result in check_results}
     if CheckStatus.FAILED in results:
         return FAILED
@@ -177,7 +186,10 @@ def _exit_status(check_results: Sequence[CheckResult], *, allow_unchecked: bool)
 
 
 def _as_text(check_results: Sequence[CheckResult], consumer: Consumer) -> str:
-    """Return the totals of the checks as text, and what is left on the server."""
+    """Return the totals of a server's conformance checks as text.
+
+    It says what the checks leave on the server, too.
+    """
     counts = {
         result: sum(check_result.result is result for check_result in check_results)
         for result in CheckStatus
@@ -187,7 +199,7 @@ def _as_text(check_results: Sequence[CheckResult], consumer: Consumer) -> str:
 
 
 def _as_json(check_results: Sequence[CheckResult], consumer: Consumer) -> str:
-    """Return the results of the checks as JSON for programs."""
+    """Return the results of a server's conformance checks as JSON for programs."""
     whole = {
         "checks": [asdict(check_result) for check_result in check_results],
         "left_behind": _left_behind(consumer),
@@ -196,7 +208,7 @@ def _as_json(check_results: Sequence[CheckResult], consumer: Consumer) -> str:
 
 
 def _left_behind(consumer: Consumer) -> str:
-    """Describe what the conformance checks leave on the server."""
+    """Describe the messages, positions and skips that the conformance checks leave."""
     sentence = (
         f"Left behind: {len(consumer.poisons)} messages on {consumer.topic} and its"
         f" neighbours, to be dropped as you like (is:open topic:{consumer.topic}*),"
@@ -209,7 +221,10 @@ def _left_behind(consumer: Consumer) -> str:
 
 
 def _key_in(name: str) -> str:
-    """Read the API key from a file; raise ArgumentTypeError if it cannot be read."""
+    """Read the API key for conformance checks from a file.
+
+    Raise ArgumentTypeError if it cannot be read.
+    """
     try:
         return Path(name).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as trouble:
@@ -217,7 +232,7 @@ def _key_in(name: str) -> str:
 
 
 def _url(text: str) -> str:
-    """Return a server's url; raise ArgumentTypeError for anything else."""
+    """Return the url of the server to check; raise ArgumentTypeError if unusable."""
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         remedy = "write it like https://poison.example.com"
@@ -226,6 +241,6 @@ def _url(text: str) -> str:
 
 
 def _print(text: str) -> None:
-    """Write a line to standard output at once."""
+    """Print a line of the conformance command at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

@@ -54,7 +54,7 @@ class HttpAnswer:
 
     @property
     def json(self) -> Any:
-        """Parse the body of an answer; raise Violated where it is no JSON."""
+        """Parse the body of the checked server's answer; raise Violated for no JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -62,13 +62,16 @@ class HttpAnswer:
 
     @property
     def good(self) -> Any:
-        """Parse the body of a success answer; raise Violated for any other status."""
+        """Parse the body of the checked server's success answer (200 or 201).
+
+        Raise Violated for any other status, or for no JSON.
+        """
         if self.status not in GOOD:
             raise Violated(f"{self.call} answered {self.status}: {self.excerpt}")
         return self.json
 
     def refused(self, status: HTTPStatus) -> Json:
-        """Parse the problem document of an answer of this status.
+        """Parse the problem document of the checked server's answer of this status.
 
         Raise Violated for another status or type, or if a member is missing.
         """
@@ -87,7 +90,10 @@ class HttpAnswer:
 
     @property
     def excerpt(self) -> str:
-        """Return the detail of the server's problem, or how any other body begins."""
+        """Return the detail of the checked server's problem document.
+
+        Of any other body, return how it begins.
+        """
         with suppress(ValueError, TypeError, LookupError):
             return str(json.loads(self.body)["detail"])
         return repr(self.body[:SHOWN_BYTES])
@@ -103,7 +109,10 @@ class StreamEvent:
 
     @classmethod
     def of(cls, event: Event) -> StreamEvent:
-        """Parse the data of a stream event; raise TypeError if it is no JSON object."""
+        """Parse an event of the checked server's skip stream.
+
+        Raise TypeError if its data are no JSON object, ValueError if they are no JSON.
+        """
         data = json.loads(event.data)
         if not isinstance(data, dict):
             raise TypeError(f"the data of {event.kind} are no JSON object")
@@ -124,9 +133,10 @@ class EventStream:
         self._reader.start()
 
     def next(self, *, within: float) -> StreamEvent | None:
-        """Wait for the next stream event; return None at the time-out or the end.
+        """Wait for the next event of the checked server's skip stream.
 
-        Raises Violated where what came is no event.
+        Return None at the time-out or the end. Raises Violated where what came is no
+        event.
         """
         if self._ended:
             return None
@@ -140,21 +150,30 @@ class EventStream:
         return event
 
     def until(self, *kinds: str, within: float) -> Iterator[StreamEvent]:
-        """Yield stream events of these kinds until time is up or the stream ends."""
+        """Yield events of these kinds from the checked server's skip stream.
+
+        They end when time is up or the stream ends.
+        """
         deadline = monotonic() + within
         while event := self.next(within=deadline - monotonic()):
             if event.kind in kinds:
                 yield event
 
     def ends(self, *, within: float) -> bool:
-        """Tell whether the stream ends within this time, after any events."""
+        """Tell whether the checked server's skip stream ends within this time.
+
+        Events that come before its end are ignored.
+        """
         deadline = monotonic() + within
         while self.next(within=deadline - monotonic()):
             pass
         return self._ended
 
     def close(self) -> None:
-        """Cut the stream's connection, and wait for the reading thread."""
+        """Cut the connection of the checked server's skip stream.
+
+        Wait for the thread that reads it.
+        """
         # The waiting reader holds the response: only the socket can be shut down.
         with suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
@@ -162,7 +181,10 @@ class EventStream:
         self._response.close()
 
     def _read(self) -> None:
-        """Queue each event of the stream, then what broke it, then its end."""
+        """Queue each event of the checked server's skip stream for `next`.
+
+        Queue then what broke the stream, if anything did, and its end.
+        """
         try:
             # Cut off, it has ended to who reads.
             with suppress(OSError, HTTPException):
@@ -184,20 +206,29 @@ class ProtocolClient:
         self._connection = HTTPSConnection if is_secure else HTTPConnection
 
     def get(self, path: str, query: Query = ()) -> HttpAnswer:
-        """GET a path; return the answer of any status but 403."""
+        """GET a path of the checked server; return the answer of any status but 403.
+
+        Raises MissingScope at 403.
+        """
         return self.send("GET", _address(path, query))
 
     def delete(self, path: str, body: object = None) -> HttpAnswer:
-        """DELETE a path; return the answer of any status but 403."""
+        """Send the checked server a DELETE request, with or without a body.
+
+        Return the answer of any status but 403. Raises MissingScope at 403.
+        """
         return self.send("DELETE", path, _encoded(body))
 
     def post(self, path: str, body: object, **headers: str) -> HttpAnswer:
-        """POST a value as JSON, or bytes as they are; return the answer."""
+        """POST a value as JSON, or bytes as they are, to the checked server.
+
+        Return the answer of any status but 403. Raises MissingScope at 403.
+        """
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.send("POST", path, _encoded(body), named)
 
     def post_gzip(self, path: str, body: object) -> HttpAnswer:
-        """POST a value as gzipped JSON; return the answer."""
+        """POST a value as gzipped JSON to the checked server; return the answer."""
         return self.post(path, gzip.compress(_encoded(body)), Content_Encoding="gzip")
 
     def send(
@@ -207,7 +238,11 @@ class ProtocolClient:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> HttpAnswer:
-        """Send a request; return the answer, or raise MissingScope when it is 403."""
+        """Send a request to the checked server; return its answer.
+
+        Raise MissingScope when it is 403, Unreachable without a connection, and
+        Violated without an answer.
+        """
         call = f"{method} {path.partition('?')[0]}"
         with closing(self._connect()) as connection:
             try:
@@ -220,7 +255,7 @@ class ProtocolClient:
 
     @contextmanager
     def stream(self, query: Query, *, last_event_id: str = "") -> Iterator[EventStream]:
-        """Open the stream of the skip list, and close it in the end."""
+        """Open the checked server's skip stream, and close it when the block ends."""
         path = _address("/skips/stream", query)
         headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
         with closing(self._connect()) as connection:
@@ -235,7 +270,7 @@ class ProtocolClient:
                 yield opened
 
     def _connect(self) -> HTTPConnection:
-        """Return a new connection to the server; raise Unreachable without one."""
+        """Open a connection to the checked server; raise Unreachable without one."""
         host = self._url.hostname or ""
         connection = self._connection(host, self._url.port, timeout=self._seconds)
         try:
@@ -253,7 +288,10 @@ class ProtocolClient:
         body: bytes,
         headers: Mapping[str, str],
     ) -> HTTPResponse:
-        """Send a request with the key; return the response, its body unread."""
+        """Send the checked server a request with the API key.
+
+        Return the response, its body unread.
+        """
         whole = {
             "Authorization": f"Bearer {self._key}",
             "Content-Type": "application/json",
@@ -265,19 +303,19 @@ class ProtocolClient:
 
 
 def _encoded(body: object) -> bytes:
-    """Return a body: bytes as they are, None as no bytes, anything else as JSON."""
+    """Return a request's body: bytes as they are, None as no bytes, others as JSON."""
     if body is None:
         return b""
     return body if isinstance(body, bytes) else json.dumps(body).encode()
 
 
 def _address(path: str, query: Query) -> str:
-    """Return a url path with its query."""
+    """Return a path of the server's API with its query."""
     return f"{path}?{urlencode(query, errors='surrogatepass')}" if query else path
 
 
 def _read_answer(call: str, response: HTTPResponse) -> HttpAnswer:
-    """Read a whole response; raise MissingScope when it is 403."""
+    """Read the checked server's whole response; raise MissingScope when it is 403."""
     answer = HttpAnswer(
         call=call,
         status=response.status,
@@ -290,7 +328,7 @@ def _read_answer(call: str, response: HTTPResponse) -> HttpAnswer:
 
 
 def _expect_stream(response: HTTPResponse) -> None:
-    """Raise Violated unless the response is a stream of events."""
+    """Raise Violated unless the checked server's response is a stream of events."""
     if response.status != HTTPStatus.OK:
         answer = _read_answer("GET /skips/stream", response)
         raise Violated(f"{answer.call} answered {answer.status}: {answer.excerpt}")

@@ -43,7 +43,10 @@ class Consumer:
     # Requests
 
     def failure(self, **changes: object) -> Json:
-        """Build one member of POST /failures; `body` and header values are bytes."""
+        """Build a played consumer's failure report, one member of POST /failures.
+
+        `body` and header values are bytes.
+        """
         body, headers = changes.pop("body", b"{}"), changes.pop("headers", ())
         now = moment()
         member = {
@@ -65,7 +68,7 @@ class Consumer:
         return {**member, **changes}
 
     def skip(self, *, kind: str, value: object, **changes: object) -> Json:
-        """Build the body of POST /skips; `add_skip` sends it."""
+        """Build the body of POST /skips in a conformance check; `add_skip` sends it."""
         matcher = {"kind": kind, "value": value}
         reason = "conformance: it is removed again"
         return {"topic": self.topic, "matcher": matcher, "reason": reason, **changes}
@@ -73,7 +76,10 @@ class Consumer:
     # Calls
 
     def report(self, *members: object, **headers: str) -> list[Json]:
-        """Post failures to the server; return the results, and note the poisons."""
+        """Post the played consumer's failure reports to the checked server.
+
+        Return the server's results, and note their poisons.
+        """
         answers = self.batch("/failures", "failures", *members, **headers)
         self.poisons.update(
             answer["poison"] for answer in answers if answer.get("poison")
@@ -83,7 +89,7 @@ class Consumer:
     def batch(
         self, path: str, name: str, *members: object, **headers: str
     ) -> list[Json]:
-        """Post members in one request to the server; return the result of each.
+        """Post members in one request to the checked server; return their results.
 
         Raise Violated without a result for each, MissingScope if the topic is refused.
         """
@@ -98,20 +104,26 @@ class Consumer:
         return results
 
     def add_skip(self, *, kind: str, value: object, **changes: object) -> Json:
-        """Add a skip to the server, to be removed when the check ends; return it."""
+        """Add a skip to the checked server, and return it.
+
+        It is removed when the check ends.
+        """
         request = self.skip(kind=kind, value=value, **changes)
         skip: Json = self.wire.post("/skips", request).good
         self.skips.append(skip["id"])
         return skip
 
     def remove_skip(self, number: int) -> None:
-        """Remove a skip from the server; raise Violated if it answers otherwise."""
+        """Remove a skip from the checked server.
+
+        Raise Violated if the server answers otherwise.
+        """
         answer = self.wire.delete(f"/skips/{number}", {"reason": "conformance"})
         expect("the number of the removed skip", answer.good.get("id"), number)
         self.skips.remove(number)
 
     def snapshot(self, **query: str) -> Json:
-        """Get the server's skip list of the consumer's topic."""
+        """Get the checked server's skip list of the played consumer's topic."""
         parameters = {"topic": self.topic, **query}
         snapshot: Json = self.wire.get("/skips", list(parameters.items())).good
         return snapshot
@@ -120,7 +132,10 @@ class Consumer:
     def stream(
         self, *topics: str, last_event_id: str = "", **query: str
     ) -> Iterator[EventStream]:
-        """Open the server's skip stream for the block, of these topics or its own."""
+        """Open the checked server's skip stream for the block.
+
+        It is of these topics, or else of the played consumer's topic.
+        """
         parameters: Query = [
             *(("topic", topic) for topic in topics or (self.topic,)),
             *query.items(),
@@ -130,9 +145,9 @@ class Consumer:
 
     @contextmanager
     def following(self, *topics: str, **query: str) -> Iterator[EventStream]:
-        """Open a skip stream at its head for the block; it sends all later changes.
+        """Open the checked server's skip stream at its head for the block.
 
-        Raise Violated if it does not begin with a ping.
+        It sends all later changes. Raise Violated if it does not begin with a ping.
         """
         with self.stream(*topics, **query) as stream:
             if next(stream.until("ping", within=self.event_timeout), None) is None:
@@ -140,7 +155,10 @@ class Consumer:
             yield stream
 
     def event(self, stream: EventStream, kind: str, number: int) -> StreamEvent:
-        """Wait for the stream event of this skip; raise Violated at the time-out."""
+        """Wait for an event of this skip on the checked server's stream; return it.
+
+        Raise Violated at the time-out.
+        """
         asked_at = monotonic()
         for event in stream.until(kind, within=self.event_timeout):
             if event.data.get("id") == number:
@@ -149,7 +167,10 @@ class Consumer:
         raise Violated(f"no {kind} of skip {number} came within {waited:.1f} s")
 
     def clean_up(self) -> None:
-        """Remove the skips that a check left, or note which cannot be removed."""
+        """Remove the skips that a conformance check left on the checked server.
+
+        Note which cannot be removed.
+        """
         for number in list(self.skips):
             try:
                 self.remove_skip(number)
@@ -168,7 +189,7 @@ class Check:
 
 
 def check(name: str, says: str) -> Callable[[Callable[[Consumer], None]], Check]:
-    """Return a decorator that turns a function into a conformance check.
+    """Return a decorator that turns a function into a conformance check of a server.
 
     The function raises Violated or MissingScope.
     """
@@ -176,13 +197,16 @@ def check(name: str, says: str) -> Callable[[Callable[[Consumer], None]], Check]
 
 
 def expect(what: str, actual: object, expected: object) -> None:
-    """Raise Violated, which names both values, unless two values are equal."""
+    """Raise Violated unless the checked server's value equals the expected one.
+
+    The error names both values.
+    """
     if actual != expected:
         raise Violated(f"{what}: {_shorten(actual)}, not {_shorten(expected)}")
 
 
 def statuses(results: Sequence[Json]) -> list[object]:
-    """Return the status of each result in the server's answer to a batch."""
+    """Return the status of each result in the checked server's answer to a batch."""
     return [result.get("status") for result in results]
 
 
@@ -192,17 +216,17 @@ def new_id() -> str:
 
 
 def moment(*, seconds: float = 0) -> str:
-    """Return a time in wire format: now, or some seconds later."""
+    """Return a time in the protocol's wire format: now, or some seconds later."""
     return (_now() + timedelta(seconds=seconds)).isoformat()
 
 
 def minute() -> str:
-    """Return the first moment of this minute in wire format."""
+    """Return the first moment of the present minute in the protocol's wire format."""
     return _now().replace(second=0, microsecond=0).isoformat()
 
 
 def in_base64(value: object) -> str:
-    """Encode bytes as base64 text; anything else as no bytes."""
+    """Return bytes as base64 text; for any other value, an empty text."""
     return base64.b64encode(value if isinstance(value, bytes) else b"").decode()
 
 
@@ -211,7 +235,7 @@ def _now() -> datetime:
 
 
 def _pairs(headers: object) -> Sequence[tuple[str, bytes]]:
-    """Return headers given as a sequence of pairs, none for anything else."""
+    """Return a message's headers if they are a sequence of pairs; otherwise none."""
     return headers if isinstance(headers, Sequence) else ()
 
 

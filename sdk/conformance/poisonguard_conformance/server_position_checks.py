@@ -23,7 +23,7 @@ PUBLISHER = "conformance"
     " that is new there is nothing settled.",
 )
 def position_open(consumer: Consumer) -> None:
-    """Check that the server opens a position empty, and under growing epochs."""
+    """Check that a Poisonweb server opens positions empty, and under growing epochs."""
     sub_id = new_id()
     first, second = _open(consumer, sub_id), _open(consumer, sub_id)
 
@@ -37,7 +37,7 @@ def position_open(consumer: Consumer) -> None:
     " it is `processed`, the rest is `settled`.",
 )
 def position_any_order(consumer: Consumer) -> None:
-    """Check that the server merges runs settled in any order."""
+    """Check that a Poisonweb server merges runs settled in any order."""
     sub_id = new_id()
     epoch = _open(consumer, sub_id)["epoch"]
     for runs in ([[7, 9]], [[3, 4], [0, 1]], [[7, 9], [12, 13]], [[2, 2]]):
@@ -55,7 +55,10 @@ def position_any_order(consumer: Consumer) -> None:
     " back.",
 )
 def position_persisted(consumer: Consumer) -> None:
-    """Check that the server resumes at the lesser of processed and persisted."""
+    """Check that a Poisonweb server resumes at the lesser of two numbers.
+
+    They are `processed` and `persisted`.
+    """
     sub_id = new_id()
     epoch = _open(consumer, sub_id)["epoch"]
     _settle(consumer, sub_id, epoch, settled=[[0, 100]], received=120, persisted=60)
@@ -75,7 +78,7 @@ def position_persisted(consumer: Consumer) -> None:
     "Each publisher of a position is kept for itself.",
 )
 def position_publishers(consumer: Consumer) -> None:
-    """Check that the server keeps each publisher's numbers apart."""
+    """Check that a Poisonweb server keeps each publisher's numbers apart."""
     sub_id = new_id()
     epoch = _open(consumer, sub_id)["epoch"]
     for publisher, last in (("", 5), ("18446744073709551615", 7)):
@@ -91,7 +94,7 @@ def position_publishers(consumer: Consumer) -> None:
     "Who opened a position before is answered `fenced`, and settles nothing.",
 )
 def position_fenced(consumer: Consumer) -> None:
-    """Check that the server fences the former holder of a position."""
+    """Check that a Poisonweb server fences the former holder of a position."""
     sub_id = new_id()
     old, new = (_open(consumer, sub_id)["epoch"] for _ in "ab")
     stale = _update(consumer, sub_id, old, settled=[[0, 5]])
@@ -108,7 +111,7 @@ def position_fenced(consumer: Consumer) -> None:
     " name, sub id and new epoch.",
 )
 def position_fence_told(consumer: Consumer) -> None:
-    """Check that the server's stream announces who opened a position."""
+    """Check that a Poisonweb server's stream announces who opened a position."""
     sub_id = new_id()
     _open(consumer, sub_id)
     with consumer.following() as stream:
@@ -129,7 +132,7 @@ def position_fence_told(consumer: Consumer) -> None:
     " `rejected` with its pointer, and sinks no other update; 2^63-2 itself is kept.",
 )
 def position_rejected(consumer: Consumer) -> None:
-    """Check that the server rejects broken runs, and takes the others."""
+    """Check that a Poisonweb server rejects broken runs, and takes the others."""
     sub_id = new_id()
     epoch = _open(consumer, sub_id)["epoch"]
     bad = ([5, 3], [-1, 3], [0, LAST + 1], [0, 1.5], [0, True], [0], "0-3")
@@ -149,7 +152,7 @@ def position_rejected(consumer: Consumer) -> None:
     "Settling a position that was never opened is `rejected`.",
 )
 def position_unopened(consumer: Consumer) -> None:
-    """Check that the server rejects settling in a position never opened."""
+    """Check that a Poisonweb server rejects settling in a position never opened."""
     update = _update(consumer, new_id(), 1, settled=[[0, 1]])
     answer = consumer.wire.post("/positions/settle", {"updates": [update]}).good
 
@@ -162,7 +165,7 @@ def position_unopened(consumer: Consumer) -> None:
     " `rejected` and changes nothing, until what lies between is settled.",
 )
 def position_pressure(consumer: Consumer) -> None:
-    """Check that the server warns of too many runs, and then rejects more."""
+    """Check that a Poisonweb server warns of too many runs, and then rejects more."""
     sub_id = new_id()
     epoch = _open(consumer, sub_id)["epoch"]
     results = [
@@ -195,7 +198,10 @@ CHECKS = (
 
 
 def _open(consumer: Consumer, sub_id: str) -> Json:
-    """Open a position at the server; return its answer."""
+    """Open a position at the checked server for the played consumer.
+
+    Return the server's answer.
+    """
     request = {
         "client_name": consumer.client_name,
         "sub_id": sub_id,
@@ -207,7 +213,10 @@ def _open(consumer: Consumer, sub_id: str) -> Json:
 
 
 def _update(consumer: Consumer, sub_id: str, epoch: int, **changes: object) -> Json:
-    """Build one member of POST /positions/settle."""
+    """Build a played consumer's update of a position: a member of a request.
+
+    The request is POST /positions/settle.
+    """
     update = {
         "client_name": consumer.client_name,
         "sub_id": sub_id,
@@ -221,27 +230,36 @@ def _update(consumer: Consumer, sub_id: str, epoch: int, **changes: object) -> J
 def _settle_result(
     consumer: Consumer, sub_id: str, epoch: int, runs: list[list[int]]
 ) -> Json:
-    """Settle runs of a position at the server; return the result of that."""
+    """Settle runs of a position at the checked server; return its result of that."""
     update = _update(consumer, sub_id, epoch, settled=runs)
     [result] = consumer.batch("/positions/settle", "updates", update)
     return result
 
 
 def _settle(consumer: Consumer, sub_id: str, epoch: int, **changes: object) -> None:
-    """Settle runs of a position at the server; raise Violated unless it answers ok."""
+    """Settle runs of a position at the checked server.
+
+    Raise Violated unless it answers ok.
+    """
     update = _update(consumer, sub_id, epoch, **changes)
     results = consumer.batch("/positions/settle", "updates", update)
     expect("the answer", statuses(results), ["ok"])
 
 
 def _mark(consumer: Consumer, sub_id: str) -> Json:
-    """Open a position again, which changes its epoch; return its one mark."""
+    """Open a position at the checked server again, which changes its epoch.
+
+    Return its one mark: the numbers of a publisher.
+    """
     [mark] = _open(consumer, sub_id)["positions"]
     return dict(mark)
 
 
 def _processed(opened: Json) -> dict[str, int]:
-    """Return `processed` of an opened position, by publisher with anything settled."""
+    """Return `processed` of each publisher of an opened position, as a check needs it.
+
+    Publishers with nothing settled are left out.
+    """
     return {
         mark["publisher"]: mark["processed"]
         for mark in opened["positions"]
@@ -250,5 +268,5 @@ def _processed(opened: Json) -> dict[str, int]:
 
 
 def _separate_runs(first: int, last: int) -> list[list[int]]:
-    """Return runs of one message number each, with gaps, so that no two merge."""
+    """Return settled runs for a check: of one message each, with gaps between them."""
     return [[2 * place, 2 * place] for place in range(first, last + 1)]

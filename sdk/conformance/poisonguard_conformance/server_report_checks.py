@@ -40,7 +40,7 @@ MOST_MEMBERS = 1_000
     " same poison, and another report of the same message an `updated` of it.",
 )
 def failure_once(consumer: Consumer) -> None:
-    """Check that the server counts a repeated report once."""
+    """Check that a Poisonweb server counts a repeated report once."""
     member = consumer.failure()
     again = {**member, "report_id": new_id()}
     results = [
@@ -57,7 +57,7 @@ def failure_once(consumer: Consumer) -> None:
     " counts no more than one in the next.",
 )
 def failure_once_in_a_batch(consumer: Consumer) -> None:
-    """Check that the server counts a report twice in one request once."""
+    """Check that a Poisonweb server counts a report twice in one request once."""
     first, other = consumer.failure(), consumer.failure()
     results = consumer.report(first, other, first)
 
@@ -70,7 +70,7 @@ def failure_once_in_a_batch(consumer: Consumer) -> None:
     "A bad member is `rejected` with a JSON pointer and a detail, and sinks no other.",
 )
 def failure_rejected(consumer: Consumer) -> None:
-    """Check that the server rejects a bad report, and takes the others."""
+    """Check that a Poisonweb server rejects a bad report, and takes the others."""
     bad = consumer.failure(failed_at="yesterday")
     first, rejected, last = consumer.report(consumer.failure(), bad, consumer.failure())
 
@@ -85,7 +85,7 @@ def failure_rejected(consumer: Consumer) -> None:
     "Members that the server does not know are ignored, whatever they hold.",
 )
 def unknown_members(consumer: Consumer) -> None:
-    """Check that the server ignores members that it does not know."""
+    """Check that a Poisonweb server ignores members that it does not know."""
     deep = {"conformance": [[[{"deep": None}]]]}
     results = consumer.report(consumer.failure(**deep))
 
@@ -97,7 +97,10 @@ def unknown_members(consumer: Consumer) -> None:
     "The body comes back byte for byte, and its digest is its SHA-256.",
 )
 def body(consumer: Consumer) -> None:
-    """Check that the server returns a message's body byte for byte, with its digest."""
+    """Check that a Poisonweb server returns a message's body unchanged.
+
+    The digest that the server gives is the body's SHA-256.
+    """
     [result] = consumer.report(consumer.failure(body=BODY))
     poison = consumer.wire.get(f"/poisons/{result['poison']}").good
     answer = consumer.wire.get(f"/poisons/{result['poison']}/body")
@@ -113,7 +116,7 @@ def body(consumer: Consumer) -> None:
     " their case and their copies.",
 )
 def hostile_message(consumer: Consumer) -> None:
-    """Check that the server captures a message of broken text, with its headers."""
+    """Check that a Poisonweb server captures a message of broken text and headers."""
     bookmark = f"\0\ud800\u202e{new_id()}"
     member = consumer.failure(bookmark=bookmark, headers=HEADERS, **HOSTILE)
     [result] = consumer.report(member)
@@ -133,7 +136,7 @@ def hostile_message(consumer: Consumer) -> None:
     " itself, and the request is answered 200.",
 )
 def confirmation_forged(consumer: Consumer) -> None:
-    """Check that the server rejects unsigned confirmations, each in its own result."""
+    """Check that a Poisonweb server rejects each unsigned confirmation by itself."""
     forged = [f"{new_id()}.{'A' * 43}", "no redrive at all"]
     results = consumer.batch(
         "/confirmations", "confirmations", *(_confirmation(consumer, f) for f in forged)
@@ -150,7 +153,7 @@ def confirmation_forged(consumer: Consumer) -> None:
     "A (reporter, sequence) is `counted` once, within a request and ever after.",
 )
 def counter_once(consumer: Consumer) -> None:
-    """Check that the server counts each counter report once."""
+    """Check that a Poisonweb server counts each counter report once."""
     first = _counter(consumer)
     second = {**first, "sequence": 2}
     within = consumer.batch("/counters", "counters", first, first)
@@ -166,7 +169,7 @@ def counter_once(consumer: Consumer) -> None:
     " `/minute`, and sinks no other.",
 )
 def counter_rejected(consumer: Consumer) -> None:
-    """Check that the server rejects a counter of no whole minute."""
+    """Check that a Poisonweb server rejects a counter of no whole minute."""
     bad = _counter(consumer, minute=minute().replace(":00+", ":13+"))
     results = consumer.batch("/counters", "counters", bad, _counter(consumer))
 
@@ -180,7 +183,7 @@ def counter_rejected(consumer: Consumer) -> None:
     " one that came late.",
 )
 def guard_newest(consumer: Consumer) -> None:
-    """Check that the server keeps a guard's newest heartbeat."""
+    """Check that a Poisonweb server keeps a guard's newest heartbeat."""
     first = _heartbeat(consumer)
     heartbeats = [first, {**first, "at": moment(seconds=1)}, first]
     answers = [_report_heartbeat(consumer, heartbeat) for heartbeat in heartbeats]
@@ -193,7 +196,7 @@ def guard_newest(consumer: Consumer) -> None:
     "A request may be compressed with gzip.",
 )
 def gzip(consumer: Consumer) -> None:
-    """Check that the server takes a gzipped request."""
+    """Check that a Poisonweb server takes a gzipped request."""
     member = consumer.failure(body=b"x" * 100_000)
     results = consumer.wire.post_gzip("/failures", {"failures": [member]}).good[
         "results"
@@ -208,7 +211,10 @@ def gzip(consumer: Consumer) -> None:
     " the same answer with `Idempotent-Replayed: true`, another one is refused (422).",
 )
 def idempotency_key(consumer: Consumer) -> None:
-    """Check that the server acts once per idempotency key, and repeats its answer."""
+    """Check that a Poisonweb server acts once per idempotency key.
+
+    It repeats its answer to a repeated request.
+    """
     key, whole = new_id(), {"failures": [consumer.failure()]}
     first = consumer.wire.post("/failures", whole, Idempotency_Key=key)
     again = consumer.wire.post("/failures", whole, Idempotency_Key=key)
@@ -226,7 +232,10 @@ def idempotency_key(consumer: Consumer) -> None:
     "A request that cannot be read is answered 400 as `application/problem+json`.",
 )
 def no_json(consumer: Consumer) -> None:
-    """Check that the server answers an unreadable request with a 400 problem."""
+    """Check that a Poisonweb server answers 400 to an unreadable request.
+
+    The answer is a problem document.
+    """
     for broken in (b'{"failures": [', b"[]", b'{"failures": 13}'):
         consumer.wire.post("/failures", broken).refused(HTTPStatus.BAD_REQUEST)
 
@@ -236,7 +245,7 @@ def no_json(consumer: Consumer) -> None:
     "More than 1,000 members in a request are answered 413, and none is taken.",
 )
 def too_many(consumer: Consumer) -> None:
-    """Check that the server refuses 1,001 members in a request, and takes 1,000."""
+    """Check that a Poisonweb server takes 1,000 members in a request, but not 1,001."""
     members: list[Json] = [{}] * (MOST_MEMBERS + 1)
     whole = {"failures": members}
     refused = consumer.wire.post("/failures", whole)
@@ -251,7 +260,7 @@ def too_many(consumer: Consumer) -> None:
     "A key that is not known is answered 401 with `WWW-Authenticate: Bearer`.",
 )
 def wrong_key(consumer: Consumer) -> None:
-    """Check that the server answers 401 to an unknown API key."""
+    """Check that a Poisonweb server answers 401 to an unknown API key."""
     headers = {"Authorization": "Bearer pw_conformance_nobody_made_this"}
     answer = consumer.wire.send("POST", "/failures", b'{"failures": []}', headers)
 
@@ -279,7 +288,7 @@ CHECKS = (
 
 
 def _confirmation(consumer: Consumer, redrive: str) -> Json:
-    """Build one member of POST /confirmations."""
+    """Build a played consumer's confirmation of a redrive for POST /confirmations."""
     return {
         "redrive": redrive,
         "topic": consumer.topic,
@@ -290,7 +299,7 @@ def _confirmation(consumer: Consumer, redrive: str) -> Json:
 
 
 def _counter(consumer: Consumer, **changes: object) -> Json:
-    """Build one member of POST /counters."""
+    """Build a played consumer's counter report, one member of POST /counters."""
     member = {
         "reporter": new_id(),
         "sequence": 1,
@@ -308,7 +317,7 @@ def _counter(consumer: Consumer, **changes: object) -> Json:
 
 
 def _heartbeat(consumer: Consumer) -> Json:
-    """Build one heartbeat of a guard, a member of `guards` in POST /counters."""
+    """Build a heartbeat of the played consumer's guard, for POST /counters."""
     return {
         "reporter": new_id(),
         "topic": consumer.topic,
@@ -325,7 +334,10 @@ def _heartbeat(consumer: Consumer) -> Json:
 
 
 def _report_heartbeat(consumer: Consumer, heartbeat: Json) -> object:
-    """Post a guard's heartbeat; return the status that the server answers."""
+    """Post a played guard's heartbeat; return the checked server's status of it.
+
+    Raise Violated without one answer for it.
+    """
     answer = consumer.wire.post(
         "/counters", {"counters": [], "guards": [heartbeat]}
     ).good

@@ -55,7 +55,7 @@ REFUSED: tuple[tuple[str, object], ...] = (
     " event `unskip` and is in the snapshot no more.",
 )
 def skip_told_at_once(consumer: Consumer) -> None:
-    """Check that the server announces a new and a removed skip within a second."""
+    """Check that a Poisonweb server streams a skip's start and end within a second."""
     with consumer.following() as stream:
         skip = consumer.add_skip(kind="bookmark", value=new_id())
         addition = consumer.event(stream, "skip", skip["id"])
@@ -77,7 +77,7 @@ def skip_told_at_once(consumer: Consumer) -> None:
     " digest in hexadecimal, a rule as an object with a header or a pointer.",
 )
 def skip_matchers(consumer: Consumer) -> None:
-    """Check that the server returns each kind of matcher as it was sent."""
+    """Check that a Poisonweb server returns each kind of matcher as it was sent."""
     for kind, value in MATCHERS:
         skip = consumer.add_skip(kind=kind, value=value)
         [entry] = _with_id(consumer.snapshot(), skip["id"]) or [{}]
@@ -90,7 +90,7 @@ def skip_matchers(consumer: Consumer) -> None:
     "A matcher that cannot be used is refused (422) with a pointer.",
 )
 def skip_refused(consumer: Consumer) -> None:
-    """Check that the server refuses matchers that cannot be used."""
+    """Check that a Poisonweb server refuses matchers that cannot be used."""
     for kind, value in REFUSED:
         request = consumer.skip(kind=kind, value=value)
         answer = consumer.wire.post("/skips", request)
@@ -107,7 +107,7 @@ def skip_refused(consumer: Consumer) -> None:
     " and of no others.",
 )
 def skip_groups(consumer: Consumer) -> None:
-    """Check that the server tells a consumer group only of the skips for it."""
+    """Check that a Poisonweb server tells a consumer group only of the skips for it."""
     with consumer.following(consumer_group=GROUP) as stream:
         groups = ("conformance-other", GROUP, None)
         others, own, common = (
@@ -136,7 +136,10 @@ def skip_groups(consumer: Consumer) -> None:
     " since, in order and once.",
 )
 def stream_resumes(consumer: Consumer) -> None:
-    """Check that the server's stream resumes after a place, without gap or copy."""
+    """Check that a Poisonweb server's skip stream resumes without gap or copy.
+
+    It resumes after the place in `Last-Event-ID` or `after`.
+    """
     with consumer.following() as stream:
         before = consumer.add_skip(kind="bookmark", value=new_id())
         place = consumer.event(stream, "skip", before["id"]).id
@@ -162,7 +165,7 @@ def stream_resumes(consumer: Consumer) -> None:
     " asked for, and it resumes each of them where it was.",
 )
 def stream_of_several_topics(consumer: Consumer) -> None:
-    """Check that one stream of the server carries and resumes several topics."""
+    """Check that a skip stream of Poisonweb carries and resumes several topics."""
     topics = (f"{consumer.topic}-b", consumer.topic)
     with consumer.following(*topics) as stream:
         first = consumer.add_skip(kind="bookmark", value=new_id())
@@ -187,7 +190,10 @@ def stream_of_several_topics(consumer: Consumer) -> None:
     " and the stream ends.",
 )
 def stream_resets(consumer: Consumer) -> None:
-    """Check that the server resets a stream from an impossible place, and ends it."""
+    """Check that a Poisonweb server resets a skip stream from an impossible place.
+
+    The stream ends then.
+    """
     skip = consumer.add_skip(kind="bookmark", value=new_id())
     epoch = consumer.snapshot()["epoch"]
     for place in (f"{FOREIGN_EPOCH}.{skip['id']}", f"{epoch}.{FAR_AHEAD}"):
@@ -204,7 +210,7 @@ def stream_resets(consumer: Consumer) -> None:
     " told for 15 seconds.",
 )
 def stream_pings(consumer: Consumer) -> None:
-    """Check that the server's stream pings at the start and every 15 seconds."""
+    """Check that a Poisonweb server's skip stream pings at once, then each 15 s."""
     epoch = consumer.snapshot()["epoch"]
     with consumer.stream() as stream:
         for when, within in PINGS:
@@ -221,7 +227,7 @@ def stream_pings(consumer: Consumer) -> None:
     " does not exist is `rejected`, for itself.",
 )
 def skip_applied(consumer: Consumer) -> None:
-    """Check that the server accepts counts of applied skips."""
+    """Check that a Poisonweb server accepts counts of applied skips."""
     skip = consumer.add_skip(kind="bookmark", value=new_id())
     count = {
         "skip": skip["id"],
@@ -245,7 +251,7 @@ def skip_applied(consumer: Consumer) -> None:
     " that is past is refused (422).",
 )
 def skip_expires(consumer: Consumer) -> None:
-    """Check that the server gives a skip its expiry, and refuses a past one."""
+    """Check that a Poisonweb server gives a skip its expiry, and refuses a past one."""
     until = moment(seconds=3_600)
     skip = consumer.add_skip(kind="bookmark", value=new_id(), expires_at=until)
     [entry] = _with_id(consumer.snapshot(), skip["id"])
@@ -265,7 +271,7 @@ def skip_expires(consumer: Consumer) -> None:
     " which expires.",
 )
 def skip_of_a_report(consumer: Consumer) -> None:
-    """Check that the server makes a skip of a report on a topic that replays."""
+    """Check that a Poisonweb server makes a skip of a replaying topic's report."""
     topic = f"{consumer.topic}-replays"
     member = consumer.failure(topic=topic, replays=True)
     with consumer.following(topic, consumer_group=GROUP) as stream:
@@ -284,7 +290,7 @@ def skip_of_a_report(consumer: Consumer) -> None:
     " without it is `updated` and makes it.",
 )
 def suspected_is_not_shared(consumer: Consumer) -> None:
-    """Check that the server makes no skip of a suspected report."""
+    """Check that a Poisonweb server makes no skip of a suspected report."""
     topic = f"{consumer.topic}-replays"
     member = consumer.failure(topic=topic, replays=True, suspected=True)
     with consumer.following(topic, consumer_group=GROUP) as stream:
@@ -324,7 +330,7 @@ def _without_revision(data: Json) -> Json:
 
 
 def _revisions(place: str) -> list[int]:
-    """Return the skip-list revisions in an event's id, one for each topic."""
+    """Return the skip-list revisions in a stream event's id, one for each topic."""
     return [int(number) for number in place.rpartition(".")[2].split(",")]
 
 
@@ -334,7 +340,10 @@ def _place_too_far(place: str) -> str:
 
 
 def _expect_place(event: StreamEvent, epoch: str) -> None:
-    """Raise Violated unless an event's id holds this epoch and revision."""
+    """Raise Violated unless the event's id from the checked server holds its epoch.
+
+    The id must hold the revision in the event's data, too, if there is one.
+    """
     event_epoch, _, revision = event.id.rpartition(".")
     expect(f"the epoch in the id of a {event.kind}", event_epoch, epoch)
     if "revision" in event.data:
@@ -344,7 +353,10 @@ def _expect_place(event: StreamEvent, epoch: str) -> None:
 def _read_skip_ids(
     stream: EventStream, *, last: object, within: float, most: int | None = None
 ) -> list[object]:
-    """Read a skip stream until one skip, or so many, came; return their ids."""
+    """Read the checked server's skip stream until one skip, or so many, came.
+
+    Stop at a time-out, too. Return the ids of the skips, and "reset" for a reset.
+    """
     heard: list[object] = []
     for event in stream.until("skip", "reset", within=within):
         heard.append(event.data.get("id", event.kind))
@@ -356,9 +368,9 @@ def _read_skip_ids(
 def _wait_for_skip_of(
     consumer: Consumer, stream: EventStream, topic: str, result: Json
 ) -> Json:
-    """Wait for the skip that a failure report made, and return it.
+    """Wait for the skip that the checked server made of a failure report.
 
-    Raise Violated at the time-out. The skip is removed when the check ends.
+    Return it, or raise Violated at the time-out. It is removed when the check ends.
     """
     events = stream.until("skip", within=consumer.event_timeout)
     of_it = (e.data for e in events if e.data.get("poison") == result.get("poison"))
@@ -370,7 +382,10 @@ def _wait_for_skip_of(
 
 
 def _skips_made_by(consumer: Consumer, topic: str, result: Json) -> list[int]:
-    """Return the ids of skips that a report made; the check's end removes the skips."""
+    """Return the ids of skips that the checked server made of a failure report.
+
+    They are removed when the check ends.
+    """
     snapshot = consumer.snapshot(topic=topic)
     skip_ids = [s["id"] for s in snapshot["skips"] if s["poison"] == result["poison"]]
     consumer.skips += skip_ids
