@@ -34,11 +34,11 @@ STOP_SECONDS = 1.5
 
 class Part(Protocol):
     def run(self) -> None:
-        """Run a part of the sample until `stop` is set."""
+        """Run a made-up producer, consumer or shop of the sample until `stop` is set."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the sample; return 1 with a line that says why it cannot."""
+    """Run the sample's programs; return 1 with a line that says why it cannot."""
     options = _options(arguments)
     try:
         context = SampleContext.of(os.environ)
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line of the sample."""
+    """Parse the command line of the sample's programs."""
     parser = argparse.ArgumentParser(
         prog="python -m poisonweb.sample", description="Sample traffic for Poisonweb."
     )

@@ -18,11 +18,14 @@ class BackOff:
         self._errors = 0
 
     def reset(self) -> None:
-        """Begin with the shortest wait between tries again, after a success."""
+        """Begin with a sample's shortest wait between tries again, after a success."""
         self._errors = 0
 
     def wait(self) -> None:
-        """Wait before the next try, longer each time, or until the program stops."""
+        """Let the sample wait before its next try to reach a server or the broker.
+
+        The wait is longer each time, and ends when the program stops.
+        """
         seconds = back_off.delay(self._errors, base=FIRST, cap=LONGEST)
         self._errors += 1
         self._stop.wait(seconds)

@@ -39,7 +39,7 @@ class Invoice:
 
 
 def read(body: bytes) -> Order:
-    """Parse the body of an order; raises what a wrong one causes in real consumers."""
+    """Parse a made-up order's body; raise what a wrong one causes in real consumers."""
     members = json.loads(body.decode("utf-8"))
     return Order(
         number=members["number"],
@@ -53,7 +53,7 @@ def read(body: bytes) -> Order:
 
 
 def invoice(order: Order, *, release: int) -> Invoice:
-    """Compute the invoice of an order, with the bugs of the handler's release."""
+    """Compute a made-up order's invoice, with the bugs of the handler's release."""
     totals = _totals(order, release=release)
     return Invoice(
         order=order.number,
@@ -64,7 +64,7 @@ def invoice(order: Order, *, release: int) -> Invoice:
 
 
 def _totals(order: Order, *, release: int) -> Totals:
-    """Compute total and mean price of an order's items."""
+    """Compute the total and the mean price of the items of a made-up order."""
     paid = order.quantity * (100 - order.discount_percent) / 100
     total = round(order.unit_cents * paid)
     return Totals(
@@ -73,7 +73,7 @@ def _totals(order: Order, *, release: int) -> Totals:
 
 
 def _mean_price(order: Order, total: int, paid: float, *, release: int) -> float:
-    """Divide an order's total by its paid quantity; release 1 fails at a free order."""
+    """Divide a made-up order's total by its paid quantity; release 1 fails at 0."""
     if release >= 2 and order.discount_percent == 100:
         return 0.0
     return total / paid

@@ -69,7 +69,10 @@ class SampleConsumer:
         self._last_failed = b""  # the bookmark of this process's last failed message
 
     def run(self) -> None:
-        """Consume messages until `stop`; each release of the handler has a guard."""
+        """Consume the sample's messages until `stop`.
+
+        Each release of the handler has a guard.
+        """
         while not self._stop.is_set():
             guard = self._guards.make(self._subscription, version=self._handler.version)
             try:
@@ -86,7 +89,10 @@ class SampleConsumer:
                 guard.close(CLOSE_SECONDS)
 
     def _consume_until_replaced(self, guard: Guard) -> None:
-        """Handle messages until the handler has another release, or until `stop`."""
+        """Handle the sample's messages until the handler has another release.
+
+        Return when the program stops, too.
+        """
         log.info(
             "%s runs release %s", self._subscription.client_name, guard.settings.version
         )
@@ -100,14 +106,14 @@ class SampleConsumer:
                 self._back_off.wait()
 
     def _is_over(self, guard: Guard) -> bool:
-        """Check if the handler has another release, or the program stops."""
+        """Check if the sample's handler has another release, or the program stops."""
         is_replaced = guard.settings.version != self._handler.version
         return is_replaced or self._stop.is_set()
 
     def _read_and_handle(self, guard: Guard) -> None:
-        """Handle the pending messages of the stream, then new ones.
+        """Handle the sample's pending messages of its Redis stream, then new ones.
 
-        Return when it is time to read released messages again.
+        Return when it is time to read released messages again, or the program stops.
         """
         self._make_group()
         released = self._handle_all(guard, self._unsettled(), is_redelivered=True)
@@ -120,7 +126,7 @@ class SampleConsumer:
     # The broker
 
     def _make_group(self) -> None:
-        """Create the consumer group of the Redis stream, unless it exists."""
+        """Create the sample's consumer group of a Redis stream, unless it exists."""
         try:
             self._redis.xgroup_create(
                 self._subscription.topic,
@@ -133,14 +139,14 @@ class SampleConsumer:
                 raise
 
     def _unsettled(self) -> Iterator[Entry]:
-        """Yield the messages delivered to this consumer and not settled."""
+        """Yield the sample's messages delivered to this consumer and not settled."""
         cursor = "0"
         while batch := self._read(cursor):
             yield from batch
             cursor = batch[-1][0].decode()
 
     def _read(self, cursor: str) -> list[Entry]:
-        """Read a batch from the stream: new messages at ">", else pending ones."""
+        """Read a batch from the sample's stream: new messages at ">", else pending."""
         streams: Any = self._redis.xreadgroup(
             self._subscription.consumer_group,
             self._subscription.client_name,
@@ -152,7 +158,7 @@ class SampleConsumer:
         return [entry for _, entries in streams for entry in entries]
 
     def _settle(self, entry: Entry) -> None:
-        """Acknowledge a message in the consumer group."""
+        """Acknowledge a message of the sample's Redis stream in the consumer group."""
         self._redis.xack(
             self._subscription.topic, self._subscription.consumer_group, entry[0]
         )
@@ -162,7 +168,11 @@ class SampleConsumer:
     def _handle_all(
         self, guard: Guard, entries: Iterable[Entry], *, is_redelivered: bool
     ) -> bool:
-        """Handle entries of the stream; return whether the guard released any."""
+        """Have the guard handle messages of the sample; settle those it is done with.
+
+        Stop early at a new release or the program's stop. Return whether the guard
+        released any.
+        """
         released = False
         for entry in entries:
             if self._is_over(guard):
@@ -176,7 +186,7 @@ class SampleConsumer:
     def _is_done_with(
         self, guard: Guard, entry: Entry, *, is_redelivered: bool
     ) -> bool:
-        """Have the guard handle a message; return whether to settle it."""
+        """Have the guard handle a sample's message; return whether to settle it."""
         bookmark, fields = entry
         if not fields:
             log.warning("%s was deleted before it was handled", bookmark.decode())
@@ -189,7 +199,10 @@ class SampleConsumer:
         return outcome.settles
 
     def _attempt(self, entry: Entry, *, is_redelivered: bool) -> None:
-        """Handle a message; write a failure or a redriven success to the ledger."""
+        """Try to handle a message of the sample; raise what the handler raises.
+
+        Write a failure, or a redelivered or redriven message's success, to the ledger.
+        """
         bookmark, fields = entry
         try:
             self._handler.handle(fields.get(b"body", b""))
@@ -204,12 +217,15 @@ class SampleConsumer:
     # The ledger
 
     def _note_failure(self, entry: Entry, *, error: str = "") -> None:
-        """Write a message's failure to the ledger: first, or after a redrive."""
+        """Write a failure of a message to the sample's ledger.
+
+        It is the message's first, or one after a redrive.
+        """
         what = What.FAILED_AGAIN if REDRIVE in entry[1] else What.FAILED
         self._note(what, entry, error=error)
 
     def _note(self, what: What, entry: Entry, *, error: str = "") -> None:
-        """Write a line to the ledger that says what happened to a message."""
+        """Write to the sample's ledger what happened to a message."""
         bookmark, fields = entry
         self._ledger.write(
             what,

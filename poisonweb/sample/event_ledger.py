@@ -83,7 +83,10 @@ class Ledger:
         redrive: str = "",
         error: str = "",
     ) -> None:
-        """Add a line to the ledger, to survive a kill. Raises LedgerNotWritten."""
+        """Add a line to the sample's ledger, to survive a kill.
+
+        Raises LedgerNotWritten.
+        """
         line = Line(
             at=datetime.now(UTC),
             what=what,
@@ -98,7 +101,7 @@ class Ledger:
             raise LedgerNotWritten(str(trouble)) from trouble
 
     def _append(self, text: bytes) -> None:
-        """Append a line to the ledger under the lock of all programs."""
+        """Append a line to the sample's ledger, under a lock between its programs."""
         with self.path.open("ab+") as file:
             # Another process must not cut off the line that is being written.
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -106,13 +109,16 @@ class Ledger:
             file.write(text)
 
     def began(self) -> datetime | None:
-        """Return the time of the event ledger's first line; None without any line."""
+        """Return the time of the first line in the sample's ledger, or None."""
         first = next(read(self.path), None)
         return None if first is None else first.at
 
 
 def _cut_half_a_line(file: BinaryIO) -> None:
-    """Cut off the ledger's partial last line, left by a kill or a full disk."""
+    """Cut off the last, partial line of the sample's ledger.
+
+    A kill or a full disk left it.
+    """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - LONGEST_LINE))
     end = file.read()
@@ -120,15 +126,16 @@ def _cut_half_a_line(file: BinaryIO) -> None:
 
 
 def read(path: Path) -> Iterator[Line]:
-    """Yield the lines of a ledger."""
+    """Yield the lines of the sample's ledger of events."""
     with path.open("rb") as file:
         yield from map(Line.parse, file)
 
 
 def tally(lines: Iterable[Line]) -> dict[str, Tally]:
-    """Count from the ledger, by topic, the messages that the server must show.
+    """Count from the sample's ledger, by topic, what the server must show.
 
-    A redrive that was delivered twice counts once; if it failed once, as a recurrence.
+    Those are poisons, recurrences and confirmations. A redrive that was delivered twice
+    counts once; if it failed once, as a recurrence.
     """
     last = {
         (line.topic, line.bookmark): line
@@ -140,7 +147,7 @@ def tally(lines: Iterable[Line]) -> dict[str, Tally]:
 
 
 def _tally_of(topic: str, lines: Iterable[Line]) -> Tally:
-    """Count from the ledger's lines what the server must show for a topic."""
+    """Count from the sample's ledger what the server must show for a topic."""
     ours = [line for line in lines if line.topic == topic]
     recurred = {line.redrive for line in ours if line.what is What.FAILED_AGAIN}
     handled = {line.redrive for line in ours if line.what is What.HANDLED}

@@ -24,7 +24,7 @@ class Superstitious:
     version = "1"
 
     def handle(self, body: bytes) -> None:
-        """Fail for every message whose id 13 divides."""
+        """Fail for every made-up message whose id 13 divides."""
         message = json.loads(body)
         if message["id"] % 13 == 0:
             raise ValueError("I'm superstitious...")
@@ -37,7 +37,10 @@ class Payments:
         self._age = age
 
     def charge(self, customer: str) -> None:
-        """Charge a card; raise TimeoutError while the payment service is away."""
+        """Pretend to charge a customer's card.
+
+        Raise TimeoutError while the made-up payment service is away.
+        """
         if AWAY_FROM <= self._age() % AWAY_EVERY < AWAY_UNTIL:
             time.sleep(ANSWER_SECONDS)
             raise TimeoutError(
@@ -57,7 +60,7 @@ class Billing:
 
     @property
     def version(self) -> str:
-        """Return the handler's release, which changes once the sample is old enough."""
+        """Return the sample's billing release, which changes with the sample's age."""
         return str(self._release)
 
     @property
@@ -65,7 +68,7 @@ class Billing:
         return 1 if self._age() < self._release_after else 2
 
     def handle(self, body: bytes) -> None:
-        """Make the invoice of an order, and charge a card."""
+        """Make the invoice of a made-up order, and pretend to charge a card."""
         order = billing.read(body)
         billing.invoice(order, release=self._release)
         if order.pays_by == "card":

@@ -57,7 +57,10 @@ class Producer:
         self._is_paused = True
 
     def run(self) -> None:
-        """Send messages and trim streams until `stop`; wait while Redis is away."""
+        """Send the sample's messages and trim their Redis streams until `stop`.
+
+        Wait while Redis is away.
+        """
         back_off = BackOff(self._stop)
         turns = self._turns()
         while not self._stop.is_set():
@@ -69,7 +72,7 @@ class Producer:
                 back_off.wait()
 
     def _turns(self) -> Iterator[tuple[str, float]]:
-        """Yield the next topic to send to, and the seconds to wait after it."""
+        """Yield the sample's next topic to send to, and the seconds to wait then."""
         if self._ledger.began() is None:
             for topic, number in BURST.items():
                 yield from itertools.repeat((topic, 0.0), number)
@@ -77,7 +80,10 @@ class Producer:
             yield topic, self._seconds
 
     def _take_turn(self, turns: Iterator[tuple[str, float]]) -> None:
-        """Send the next message and wait; trim the streams when that is due."""
+        """Send the sample's next message and wait; trim the streams when due.
+
+        A paused producer only waits.
+        """
         if self._is_paused:
             self._stop.wait(self._seconds)
         else:
@@ -89,7 +95,7 @@ class Producer:
             self._trim()
 
     def _send(self, topic: str) -> None:
-        """Send the next message of a topic, and write it to the ledger."""
+        """Send the sample's next message of a topic, and write it to the ledger."""
         # Redis numbers the messages, so a restart continues the numbers.
         number = self._redis.incr(f"{topic}:numbers")
         message = MAKERS[topic](int(number))
@@ -97,7 +103,7 @@ class Producer:
         self._ledger.write(What.PRODUCED, topic=topic, bookmark=_text(bookmark))
 
     def _trim(self) -> None:
-        """Remove old messages from streams, except those yet to be settled."""
+        """Remove the sample's old messages from Redis, except unsettled ones."""
         old = int((datetime.now(UTC) - RETENTION).timestamp() * 1000)
         for topic in filter(self._redis.exists, MAKERS):
             needed = [
@@ -109,13 +115,13 @@ class Producer:
                 self._redis.xtrim(topic, minid="{}-{}".format(*oldest))
 
     def _oldest_needed(self, topic: str, group: dict[str, bytes]) -> tuple[int, int]:
-        """Return the oldest stream id that a group has not settled or not read."""
+        """Return the oldest Redis stream id that a group has not settled or read."""
         pending = self._redis.xpending(topic, group["name"])
         return _parse_id(pending["min"] or group["last-delivered-id"])
 
 
 def _parse_id(bookmark: bytes) -> tuple[int, int]:
-    """Parse a stream id: as text, 9-0 would sort after 10-0."""
+    """Parse a Redis stream id: as text, 9-0 would sort after 10-0."""
     milliseconds, _, number = bookmark.partition(b"-")
     return int(milliseconds), int(number)
 

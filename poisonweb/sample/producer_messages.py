@@ -23,12 +23,12 @@ class SampleMessage:
 
     @property
     def fields(self) -> dict[Any, Any]:  # as wide as redis-py wants it
-        """Return the fields of the message's stream entry: body and headers."""
+        """Return the Redis stream fields of a made-up message: body and headers."""
         return {"body": self.body, **self.headers}
 
 
 def content(n: int) -> SampleMessage:
-    """Make the n-th content message of the sample."""
+    """Make the n-th made-up message of the sample's content feed."""
     return SampleMessage(
         topic=CONTENT_TOPIC,
         body=json.dumps({"id": n}).encode(),
@@ -41,7 +41,7 @@ def content(n: int) -> SampleMessage:
 
 
 def order(n: int) -> SampleMessage:
-    """Make the n-th order of the sample; its fault depends on n only."""
+    """Make the message of the sample's n-th order; its fault depends on n only."""
     change, encoding = _FAULTS.get(n % _EVERY, (_as_it_is, "utf-8"))
     body = json.dumps(change(_order(n)), ensure_ascii=False)
     return SampleMessage(
@@ -56,7 +56,7 @@ def order(n: int) -> SampleMessage:
 
 
 def shipment(n: int) -> SampleMessage:
-    """Make the n-th shipment of the sample; some addresses contain a flower."""
+    """Make the message of the sample's n-th shipment; some addresses have a flower."""
     to = "Blumenweg 7 🌻" if n % _FLOWER_EVERY == 7 else f"Musterweg {n % 90}"
     return SampleMessage(
         topic=SHIPMENTS,
@@ -70,7 +70,7 @@ def shipment(n: int) -> SampleMessage:
 
 
 def _order(n: int) -> dict[str, object]:
-    """Return the members of the n-th order of the sample, without a fault."""
+    """Return the members of the sample's n-th made-up order, without a fault."""
     return {
         "number": f"A-{100_000 + n}",
         "customer_id": f"C-{1 + n * 37 % 900}",
@@ -84,28 +84,28 @@ def _order(n: int) -> dict[str, object]:
 
 
 def _as_it_is(order: dict[str, object]) -> dict[str, object]:
-    """Return the order without a fault."""
+    """Return a made-up order without a fault."""
     return order
 
 
 def _without_customer(order: dict[str, object]) -> dict[str, object]:
-    """Return the order without its customer's id."""
+    """Return a made-up order with a fault: without its customer's id."""
     return {name: value for name, value in order.items() if name != "customer_id"}
 
 
 def _with_a_foreign_date(order: dict[str, object]) -> dict[str, object]:
-    """Return the order with its date as day.month.year."""
+    """Return a made-up order with a fault: its date as day.month.year."""
     year, month, day = str(order["placed_on"]).split("-")
     return {**order, "placed_on": f"{day}.{month}.{year}"}
 
 
 def _free_of_charge(order: dict[str, object]) -> dict[str, object]:
-    """Return the order with a discount of 100 %."""
+    """Return a made-up order with a fault: a discount of 100 %."""
     return {**order, "discount_percent": 100}
 
 
 def _of_nothing(order: dict[str, object]) -> dict[str, object]:
-    """Return the order with an item of quantity 0."""
+    """Return a made-up order with a fault: an item of quantity 0."""
     return {**order, "quantity": 0}
 
 

@@ -29,7 +29,7 @@ class SampleContext:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
-        """Make the sample's context from the environment, and set up logging.
+        """Make the sample programs' context from the environment; set up logging.
 
         Raises BadEnvironment.
         """
@@ -49,7 +49,7 @@ class SampleContext:
 
 
 def _connect_redis(url: str) -> Redis:
-    """Return a Redis client that fails at once when Redis is away."""
+    """Return the sample's Redis client, which fails at once when Redis is away."""
     # No retries: a retry of the client would send a message twice.
     return Redis.from_url(
         url,

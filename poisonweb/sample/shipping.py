@@ -29,7 +29,10 @@ class Labels:
     version = "1"
 
     def handle(self, body: bytes) -> None:
-        """Print the label of a shipment, which ends the process at some addresses."""
+        """Pretend to print a made-up shipment's label.
+
+        It ends the process at some addresses, as a faulty library would.
+        """
         _print_label(json.loads(body)["to"])
 
 

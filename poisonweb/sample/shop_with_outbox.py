@@ -83,7 +83,7 @@ class Shop:
         self._tidy_at = time.monotonic() + TIDY_EVERY
 
     def run(self) -> None:
-        """Sell until `stop` is set; wait while the shop's outbox is full or away."""
+        """Sell in the sample's shop until `stop`; wait if its outbox is full or away."""
         back_off = BackOff(self._stop)
         while not self._stop.is_set():
             try:
@@ -109,7 +109,7 @@ class Shop:
             self._stop.wait(0.0 if number < FIRST_SALES else self._every)
 
     def _tidy(self, connection: Connection) -> None:
-        """Delete old rows and stream entries of the shop: it must not fill a disk."""
+        """Delete old rows and stream entries of the sample's shop, to spare the disk."""
         for statement in _TIDY:
             connection.execute(statement, [RETENTION])
         for topic in (RECEIPTS, PRICES):
@@ -117,7 +117,10 @@ class Shop:
 
 
 def sell(connection: Connection, *, cents: int) -> int:
-    """Write a sale and its outbox message in one transaction; return their number."""
+    """Write a made-up sale and its receipt's outbox message in one transaction.
+
+    Return the sale's number.
+    """
     with connection.transaction():
         ((number,),) = connection.execute(_SELL, [cents]).fetchall()
         outbox = Outbox(connection, producer=PRODUCER, limits=LIMITS)
@@ -132,15 +135,19 @@ def sell(connection: Connection, *, cents: int) -> int:
 
 
 def announce_price(connection: Connection, publish: Publish, *, cents: int) -> None:
-    """Send the price of a stock at once, or put it in the outbox if Redis is away."""
+    """Send the sample shop's price of an item at once.
+
+    Put it in the outbox if Redis is away.
+    """
     outbox = Outbox(connection, producer=PRODUCER, limits=LIMITS)
     outbox.send_or_put(publish, PRICES, _json(cents=cents), headers=HEADERS)
 
 
 def correct_receipt(url: str, number: int) -> None:
-    """Put another receipt into the outbox under the id of an earlier one.
+    """Put a faulty row into the sample shop's outbox, as a wrong script would.
 
-    Once enough rows wait for a person it writes nothing.
+    It is another receipt under the id of an earlier one. Once enough rows wait for a
+    person, or once the table refuses such rows, it writes nothing.
     """
     values = {
         "producer": PRODUCER,
@@ -158,7 +165,10 @@ def correct_receipt(url: str, number: int) -> None:
 
 
 def _connect(url: str, application: str) -> Connection:
-    """Connect to the shop's database under a name that the rows bear as writer."""
+    """Connect to the sample shop's database.
+
+    Outbox rows bear the application's name as their writer.
+    """
     return psycopg.connect(url, autocommit=True, application_name=application)
 
 

@@ -42,7 +42,10 @@ class GatewayAnswer:
 
     @property
     def delivery_id(self) -> str:
-        """Parse the delivery's id from a refusal of the gateway; "" without one."""
+        """Parse the delivery's id from the gateway's refusal of a sample call.
+
+        Return "" without one.
+        """
         if self.body.startswith(b"{"):
             return str(json.loads(self.body).get("delivery", ""))
         try:
@@ -80,7 +83,10 @@ class StockQuoteClient:
             self._stop.wait(self._every)
 
     def ask(self, symbol: str, *, as_soap: bool) -> None:
-        """Ask the gateway for a quote; remember the delivery of a call that failed."""
+        """Ask the gateway for a made-up stock quote.
+
+        Remember the delivery of a call that failed.
+        """
         if as_soap:
             answer = self._call(
                 "POST",
@@ -108,7 +114,10 @@ class StockQuoteClient:
         )
 
     def follow(self) -> None:
-        """Ask the gateway about the deliveries of quotes; forget finished ones."""
+        """Ask the gateway about deliveries of the sample's failed quote calls.
+
+        Forget those that are finished.
+        """
         for delivery in list(self.followed):
             answer = self._call("GET", f"/gateway/-/deliveries/{delivery}", {}, b"")
             state = json.loads(answer.body).get("state", "gone")
@@ -118,7 +127,10 @@ class StockQuoteClient:
 
 
 def calls_to(port: int, key_file: Path) -> Call:
-    """Return a function that calls the gateway at this port with the current key."""
+    """Return a function by which the sample calls the gateway at this port.
+
+    It reads the current API key at each call.
+    """
 
     def call(
         method: str, path: str, headers: Mapping[str, str], body: bytes

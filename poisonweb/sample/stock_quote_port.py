@@ -14,7 +14,7 @@ FILE = "sample-stock-quote-port"
 
 
 def choose(var: Path) -> int:
-    """Return the port of the quote service's last start; another if it is taken."""
+    """Return the port of the sample's quote service: the last one, unless taken."""
     last_port = read(var)
     if last_port is not None and is_free(last_port):
         return last_port
@@ -24,6 +24,6 @@ def choose(var: Path) -> int:
 
 
 def read(var: Path) -> int | None:
-    """Return the port of the quote service's last start; None before the first."""
+    """Return the port of the sample's last quote service; None before the first."""
     file = var / FILE
     return int(file.read_text(encoding="ascii")) if file.exists() else None

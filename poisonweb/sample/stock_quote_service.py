@@ -39,7 +39,10 @@ class Quote:
 
     @classmethod
     def of(cls, symbol: str) -> Quote:
-        """Return the price of a stock, which its name alone decides."""
+        """Return the made-up price of a stock, which its symbol alone decides.
+
+        Raise NoQuote for an invalid symbol.
+        """
         if not _SYMBOL.fullmatch(symbol):
             raise NoQuote("Give a symbol of up to 12 letters, digits, dots or hyphens.")
         digest = hashlib.sha256(symbol.upper().encode()).digest()
@@ -51,7 +54,10 @@ class Quote:
 
 
 def answer_soap(body: bytes) -> bytes:
-    """Answer a SOAP request for a stock quote, in the request's version of SOAP."""
+    """Answer a SOAP request for a made-up stock quote, in its version of SOAP.
+
+    Raise NoQuote for an unusable request.
+    """
     try:
         # Decoded first: in another encoding a doctype would not be noticed.
         text = body.decode("utf-8")
@@ -74,7 +80,10 @@ def answer_soap(body: bytes) -> bytes:
 
 
 def answer_json(symbol: str) -> bytes:
-    """Answer a request for a stock quote as JSON."""
+    """Answer a request for a made-up stock quote as JSON.
+
+    Raise NoQuote for an invalid symbol.
+    """
     quote = Quote.of(symbol)
     return json.dumps({"symbol": quote.symbol, "last": quote.price}).encode()
 
@@ -120,7 +129,7 @@ class QuoteHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Write no log line for a request of a quote."""
+        """Write no log line for a request of a made-up stock quote."""
 
 
 class QuoteServer(ThreadingHTTPServer):
@@ -149,7 +158,10 @@ class StockQuoteService:
             self._stop.wait(self._seconds_down)
 
     def _serve(self) -> None:
-        """Answer requests for quotes until an outage begins; then break connections."""
+        """Answer requests for the sample's stock quotes until an outage begins.
+
+        Then break connections.
+        """
         with QuoteServer((LOOPBACK, self._port), QuoteHandler) as server:
             thread = threading.Thread(target=server.serve_forever, args=(0.05,))
             thread.start()

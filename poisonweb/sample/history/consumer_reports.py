@@ -14,7 +14,7 @@ MARK = (b"x-sample", b"history")
 
 
 def failure(poisoned: Poisoned, *, at: datetime, redrive: str | None) -> FailureReport:
-    """Build the report of a failure, as a consumer's guard would send it."""
+    """Build the report of a made-up failure, as a consumer's guard would send it."""
     stream, fault = poisoned.stream, poisoned.fault
     bookmark = poisoned.bookmark(at)
     return FailureReport(
@@ -40,7 +40,7 @@ def failure(poisoned: Poisoned, *, at: datetime, redrive: str | None) -> Failure
 
 
 def headers(poisoned: Poisoned) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the headers of a message, with the mark of invented history."""
+    """Return the headers of a made-up message, with the mark of invented history."""
     trace = uuid.uuid5(NAMESPACE, f"trace {poisoned.stream} {poisoned.number}")
     return (
         (b"content-type", b"application/json"),
@@ -51,7 +51,7 @@ def headers(poisoned: Poisoned) -> tuple[tuple[bytes, bytes], ...]:
 
 
 def raised(poisoned: Poisoned) -> Raised:
-    """Return the exception of a fault, with its traceback, as a guard reports it."""
+    """Return a made-up exception with its traceback, as a guard reports it."""
     fault = poisoned.fault
     message = fault.message.format(n=poisoned.number)
     lines = (
@@ -65,7 +65,7 @@ def raised(poisoned: Poisoned) -> Raised:
 
 
 def counter(count: ClientCounts, sequence: int) -> CounterReport:
-    """Build the counter report of a consumer, as its guard would send it."""
+    """Build a made-up counter report of a consumer, as its guard would send it."""
     return CounterReport(
         reporter=reporter(count),
         sequence=sequence,
@@ -82,5 +82,5 @@ def counter(count: ClientCounts, sequence: int) -> CounterReport:
 
 
 def reporter(count: ClientCounts) -> uuid.UUID:
-    """Return the id of a consumer's reporter, the same in each made history."""
+    """Return the reporter id of a made-up consumer, the same in each made history."""
     return uuid.uuid5(NAMESPACE, f"{count.stream} {count.client}")

@@ -55,7 +55,7 @@ class Poisoned:
     fate: Fate
 
     def bookmark(self, at: datetime) -> str:
-        """Return the bookmark of the message's copy that was delivered at this time."""
+        """Return the bookmark of a made-up message's copy delivered at this time."""
         return f"{int(at.timestamp() * 1000)}-{self.number}"
 
 
@@ -101,7 +101,7 @@ class DayPlan:
 
 
 def plan(weeks: Weeks, day: date) -> DayPlan:
-    """Draw the plan of one day of the invented history."""
+    """Draw the plan of one day of the sample's invented history."""
     return _Draw(weeks, day).draw()
 
 
@@ -123,7 +123,7 @@ class _Draw:
         self.tallies: dict[tuple[TrafficStream, str, datetime], _Tally] = {}
 
     def draw(self) -> DayPlan:
-        """Draw a day's deliveries of each stream, then the decisions about failures."""
+        """Draw a made-up day's deliveries by stream, then decisions about failures."""
         midnight = calendar.at(self.day, 0)
         for stream in STREAMS:
             for slot in range(SLOTS_OF_A_DAY):
@@ -142,7 +142,7 @@ class _Draw:
     # Deliveries and failures
 
     def _draw_slot(self, stream: TrafficStream, start: datetime) -> None:
-        """Draw the deliveries of a stream in ten minutes, and which of them fail."""
+        """Draw the made-up deliveries of a stream in ten minutes, and which fail."""
         likely = [fault.likely(self.weeks, start) for fault in stream.faults]
         for fault in self.random.choices(
             (None, *stream.faults),
@@ -182,18 +182,18 @@ class _Draw:
         return int(usual * self.random.uniform(0.7, 1.3) + self.random.random())
 
     def _duration(self, stream: TrafficStream) -> int:
-        """Draw the bucket of a delivery's handling time."""
+        """Draw the bucket of a made-up delivery's handling time."""
         buckets, parts = list(stream.durations), list(stream.durations.values())
         return self.random.choices(buckets, parts)[0]
 
     def _tally(self, stream: TrafficStream, client: str, minute: datetime) -> _Tally:
-        """Return the planned counters of a client of the sample in a minute."""
+        """Return the planned counters of a made-up consumer in a minute."""
         return self.tallies.setdefault((stream, client, minute), _Tally())
 
     def _poison(
         self, stream: TrafficStream, fault: FailureMode, client: str, start: datetime
     ) -> None:
-        """Add a failed message to the plan, and draw what will become of it."""
+        """Add a made-up failed message to the plan; draw what will become of it."""
         before = self.weeks.number_of(self.day) * MOST_OF_A_DAY
         self.poisons.append(
             Poisoned(
@@ -208,7 +208,10 @@ class _Draw:
         )
 
     def _fate(self, fault: FailureMode) -> Fate:
-        """Draw what becomes of a failed message; the last day leaves some undecided."""
+        """Draw what becomes of a made-up failed message.
+
+        The last day leaves some undecided.
+        """
         if fault.is_left_to_the_newcomer and self.day == self.weeks.last:
             return Fate.OPEN
         return self.random.choices(list(fault.fates), list(fault.fates.values()))[0]
@@ -216,7 +219,7 @@ class _Draw:
     # Later steps, mostly in a triage session on the next working day
 
     def _steps(self) -> Iterator[PlannedStep]:
-        """Yield the day's decisions about failed messages and their outcomes."""
+        """Yield the day's made-up decisions about failed messages, and outcomes."""
         of_release = [p for p in self.poisons if p.fault is RELEASE]
         others = [p for p in self.poisons if p.fault is not RELEASE]
         cleaned_up = calendar.at(self.day, calendar.CLEANED_UP.hour)
@@ -226,7 +229,10 @@ class _Draw:
         yield from _triage_session(others, start=self._session_start(), why=REDRIVES)
 
     def _session_start(self) -> datetime:
-        """Return when a day's triage begins: the days differ, to order decisions."""
+        """Return when a made-up day's triage begins.
+
+        The days differ, to order decisions.
+        """
         day = self.weeks.decided_on(self.day)
         if day == self.weeks.last:
             ahead = self.weeks.number_of(self.day) - self.weeks.number_of(day)
@@ -244,7 +250,7 @@ class _Draw:
             self._end(p.stream, p.client, minute, fault)
 
     def _counts(self) -> Iterator[ClientCounts]:
-        """Yield the planned counters of each client, for each ten minutes.
+        """Yield made-up counters of each consumer, for each ten minutes.
 
         Omit streams whose messages neither consumers nor brokers count.
         """
@@ -265,7 +271,7 @@ class _Draw:
 def _triage_session(
     poisons: Sequence[Poisoned], *, start: datetime, why: str
 ) -> Iterator[PlannedStep]:
-    """Return the steps of a triage session about some failed messages.
+    """Return the steps of a made-up triage session about some failed messages.
 
     Redrive some, drop others, redrive some a second time. Omit steps without messages.
     """
@@ -283,7 +289,7 @@ def _triage_session(
 def _redrive_round(
     poisons: Iterable[Poisoned], turn: int, start: datetime, why: str
 ) -> Iterator[PlannedStep]:
-    """Yield the steps of a redrive of failed messages: the redrive and its results.
+    """Yield the steps of a made-up redrive: the redrive itself and its results.
 
     The results are the messages that are confirmed, and those that fail again.
     """

@@ -44,14 +44,17 @@ class ExpectedNumbers:
             self._add(day)
 
     def write(self, path: Path) -> None:
-        """Write the expected numbers to the ledger at `path`, atomically."""
+        """Write the sample history's expected report numbers to a file, atomically."""
         draft = path.with_suffix(".draft")
         with draft.open("w", encoding="utf-8") as file:
             file.writelines(f"{json.dumps(line)}\n" for line in self.lines())
         draft.replace(path)
 
     def lines(self) -> Iterator[dict[str, object]]:
-        """Yield the expected numbers: a line per hour and per problem of a day."""
+        """Yield the report numbers that the sample's history must lead to.
+
+        There is a line per hour and per problem of a day.
+        """
         for (day, hour, stream), tally in self._hours.items():
             is_counted = stream.source is not DeliveredSource.NONE
             yield {
@@ -70,7 +73,7 @@ class ExpectedNumbers:
             yield {**_key(day, stream), "problem": title, **numbers}
 
     def _add(self, day: DayPlan) -> None:
-        """Add a day's deliveries, failures and decisions to the expected numbers."""
+        """Add a made-up day's deliveries, failures, decisions to expected numbers."""
         for count in day.counts:
             self._add_count(count)
         for poisoned in day.poisons:
@@ -81,7 +84,7 @@ class ExpectedNumbers:
                 self._add_step(step, poisoned)
 
     def _add_count(self, count: ClientCounts) -> None:
-        """Add the counters of a consumer to the expected numbers of its hour."""
+        """Add a made-up consumer's counters to the expected numbers of its hour."""
         tally = self._hour(count.minute, count.stream)
         tally.numbers["delivered"] += count.handled + count.failed
         tally.numbers["handled"] += count.handled
@@ -94,7 +97,10 @@ class ExpectedNumbers:
     def _add_failure(
         self, poisoned: Poisoned, at: datetime
     ) -> tuple[SummedNumbers, SummedNumbers]:
-        """Count a planned failure in the expected numbers of its hour and problem."""
+        """Count a made-up failure in its hour's and problem's expected numbers.
+
+        Return both numbers.
+        """
         hour, problem = self._both(poisoned, at)
         hour.numbers["failed"] += 1
         problem.numbers["failed"] += 1
@@ -102,7 +108,7 @@ class ExpectedNumbers:
         return hour, problem
 
     def _add_step(self, step: PlannedStep, poisoned: Poisoned) -> None:
-        """Count a decision about a failure, or its outcome, in the expected numbers."""
+        """Count made-up decisions about failures, or outcomes, as expected."""
         for tally in self._both(poisoned, step.at):
             tally.numbers[step.kind.value] += 1
         if step.kind is StepKind.RECURRED:
@@ -111,7 +117,7 @@ class ExpectedNumbers:
     def _both(
         self, poisoned: Poisoned, at: datetime
     ) -> tuple[SummedNumbers, SummedNumbers]:
-        """Return the expected numbers of a failure's hour and of its problem."""
+        """Return the expected numbers of a made-up failure's hour and problem."""
         problem = (at.date(), poisoned.stream, poisoned.fault.title)
         return (
             self._hour(at, poisoned.stream),

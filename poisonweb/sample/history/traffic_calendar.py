@@ -31,48 +31,51 @@ class Weeks:
 
     @property
     def bad_day(self) -> date:
-        """Return the Wednesday on which billing 1.9 was released, and rolled back."""
+        """Return the Wednesday of the made-up faulty release billing 1.9."""
         return self._next(WEDNESDAY, after=9)
 
     @property
     def quiet_weekend(self) -> tuple[date, date]:
-        """Return the weekend in the third week with hardly a message."""
+        """Return the made-up history's weekend with hardly a message, in week 3."""
         saturday = self._next(SATURDAY, after=14)
         return saturday, saturday + DAY
 
     @property
     def maintenance(self) -> date:
-        """Return the Tuesday with hours in which no order was delivered."""
+        """Return the made-up history's Tuesday with hours without any order."""
         return self._next(TUESDAY, after=17)
 
     def __iter__(self) -> Iterator[date]:
         return (self.first + number * DAY for number in range(DAYS))
 
     def number_of(self, day: date) -> int:
-        """Return how many days a day is after the first day of the history."""
+        """Return how many days a day is after the made-up history's first day."""
         return (day - self.first).days
 
     def is_released(self, at: datetime) -> bool:
-        """Check whether the faulty billing 1.9 runs at this time."""
+        """Check whether the made-up faulty release billing 1.9 runs at this time."""
         return at.date() == self.bad_day and RELEASED <= at.time() < ROLLED_BACK
 
     def is_rolled_back(self, at: datetime) -> bool:
-        """Check whether the messages that failed in billing 1.9 are skipped by now."""
+        """Check whether messages that failed in the made-up release are skipped.
+
+        This is the case for some hours after the release was rolled back.
+        """
         return at.date() == self.bad_day and ROLLED_BACK <= at.time() < CLEANED_UP
 
     def share(self, at: datetime) -> float:
-        """Return the share of a working day's messages in the hour from `at`."""
+        """Return the share of a made-up working day's messages in the hour at `at`."""
         if at.date() == self.last and at.time() >= LAST_HOUR:
             return 0.0
         return HOURS[at.hour] / sum(HOURS) * self._level(at.date())
 
     def is_maintained(self, at: datetime) -> bool:
-        """Check if no order is delivered at this time, for maintenance."""
+        """Check if the made-up history has a maintenance, without orders, then."""
         during = MAINTAINED_FROM <= at.time() < MAINTAINED_UNTIL
         return at.date() == self.maintenance and during
 
     def decided_on(self, day: date) -> date:
-        """Return the day on which the failures of `day` are decided.
+        """Return the day on which a day's made-up failures are decided.
 
         It is the next working day, but never later than the history's last day.
         """
@@ -82,7 +85,7 @@ class Weeks:
         return min(following, self.last)
 
     def _next(self, weekday: int, *, after: int) -> date:
-        """Return the first date with this weekday.
+        """Return the made-up history's first date with this weekday.
 
         It is at least `after` days after the history's start.
         """

@@ -32,12 +32,12 @@ class RedriveResult(Enum):
 
     @property
     def is_confirmed(self) -> bool:
-        """Return whether the consumer confirms a redrive with this result."""
+        """Return whether a consumer confirms a made-up redrive of this result."""
         return self is not RedriveResult.FAILED
 
     @property
     def recurs(self) -> bool:
-        """Return whether the message of a redrive with this result fails again."""
+        """Return whether a made-up redrive's message fails again at this result."""
         return self is not RedriveResult.HANDLED
 
 
@@ -100,18 +100,21 @@ class TrafficStream:
         return f"{self.topic} {self.consumer_group}"
 
     def version(self, weeks: Weeks, at: datetime) -> str:
-        """Return the version of a stream's handler at a time."""
+        """Return the version of a made-up stream's handler at a time."""
         is_released = RELEASE in self.faults and weeks.is_released(at)
         return RELEASED_VERSION if is_released else VERSION
 
 
 def always(part: float) -> Likely:
-    """Return a likelihood of failures that never changes."""
+    """Return a likelihood of made-up failures that never changes."""
     return lambda _weeks, _at: part
 
 
 def creeping(part: float, *, times: float) -> Likely:
-    """Return a likelihood of failures that grows to `times` as much on the last day."""
+    """Return a likelihood of made-up failures that grows until the last day.
+
+    It is `times` as much then.
+    """
 
     def likely(weeks: Weeks, at: datetime) -> float:
         progress = weeks.number_of(at.date()) / (DAYS - 1)
@@ -121,27 +124,30 @@ def creeping(part: float, *, times: float) -> Likely:
 
 
 def while_released(part: float) -> Likely:
-    """Return a likelihood of failures while the faulty release runs, otherwise 0."""
+    """Return a likelihood of made-up failures: 0 unless the faulty release runs."""
     return lambda weeks, at: part if weeks.is_released(at) else 0.0
 
 
 def _order(fault: int) -> Callable[[int], bytes]:
-    """Return a function that makes bodies of orders with this fault, or with none."""
+    """Return a function that makes bodies of orders for the sample's history.
+
+    The orders have this fault, or none.
+    """
     return lambda n: producer_messages.order(40 * n + fault).body
 
 
 def _content(n: int) -> bytes:
-    """Return the body of a content message that fails: 13 divides its id."""
+    """Return the body of a made-up content message that fails: 13 divides its id."""
     return producer_messages.content(13 * n).body
 
 
 def _shipment(to: str) -> Callable[[int], bytes]:
-    """Return a function that makes bodies of shipments to this address."""
+    """Return a function that makes bodies of made-up shipments to this address."""
     return lambda n: json.dumps({"shipment": f"S-{n}", "to": to}).encode()
 
 
 def _frame(file: str, line: int, function: str) -> str:
-    """Return a line of a Python traceback: its file, line number and function."""
+    """Return a line of a made-up traceback: its file, line number and function."""
     return f'  File "/srv/{file}", line {line}, in {function}'
 
 

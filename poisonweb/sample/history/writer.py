@@ -82,7 +82,7 @@ class _Writer:
         self.tokens: dict[Poisoned, str] = {}
 
     def write(self, number: int) -> None:
-        """Write a day of the history: its failures, counters, then each decision."""
+        """Write a day of the sample's history: failures, counters, decisions."""
         self._lock_problems()
         for _, poisons in groupby(self.day.poisons, key=_batch_of):
             self._capture(tuple(poisons))
@@ -97,7 +97,7 @@ class _Writer:
         list(ours.select_for_update(no_key=True).values_list("pk"))
 
     def _capture(self, poisons: Sequence[Poisoned]) -> None:
-        """Capture planned failures, and remember the ids of their poisons."""
+        """Capture the sample's planned failures, and remember their poisons' ids."""
         now = poisons[-1].failed_at
         answers = capture.write(
             occurrences=[self._occurrence(p, at=p.failed_at, now=now) for p in poisons],
@@ -110,7 +110,7 @@ class _Writer:
     def _occurrence(
         self, poisoned: Poisoned, *, at: datetime, now: datetime
     ) -> Occurrence:
-        """Build an occurrence of a failure from the consumer's report of it."""
+        """Build an occurrence of a made-up failure from its consumer's report."""
         report = consumer_reports.failure(
             poisoned, at=at, redrive=self.tokens.get(poisoned)
         )
@@ -119,7 +119,7 @@ class _Writer:
     # Counters of consumers and of brokers
 
     def _store_counts(self, number: int) -> None:
-        """Store the counters of consumers and of brokers."""
+        """Store the made-up counters of consumers and of brokers."""
         now = max(count.minute for count in self.day.counts) + SLOT
         numbered = list(enumerate(self.day.counts, start=number * COUNTS_OF_A_DAY))
         counters = [
@@ -139,7 +139,7 @@ class _Writer:
     def _broker_counter(
         self, count: ClientCounts, sequence: int, *, now: datetime
     ) -> dict[str, Any]:
-        """Return the values of a broker's counter row."""
+        """Return the values of a made-up counter row of a broker."""
         return {
             "day": now.date(),
             "reporter": consumer_reports.reporter(count),
@@ -155,7 +155,7 @@ class _Writer:
     # Later steps: decisions, and the results of redrives
 
     def _apply(self, step: PlannedStep) -> None:
-        """Carry out a planned redrive, drop, confirmation or recurrence."""
+        """Carry out the sample's planned redrive, drop, confirmation or recurrence."""
         match step.kind:
             case StepKind.REDRIVEN:
                 self._sign(self._decide(step, Verb.REDRIVE), step)
@@ -167,7 +167,10 @@ class _Writer:
                 self._recur(step)
 
     def _decide(self, step: PlannedStep, verb: Verb) -> Operation:
-        """Preview, confirm and run a planned operation; raises UnexpectedResult."""
+        """Preview, confirm and run an operation of the sample's history.
+
+        Raises UnexpectedResult.
+        """
         operation = self._preview(step, verb)
         confirm_and_undo.confirm(
             token=operation.token, reason=step.reason, principal=SAMPLE, now=step.at
@@ -184,7 +187,7 @@ class _Writer:
         return operation
 
     def _preview(self, step: PlannedStep, verb: Verb) -> Operation:
-        """Create the planned operation as a preview would.
+        """Create an operation of the sample's history as a preview would.
 
         A preview itself cannot see these poisons, because they are not committed yet.
         """
@@ -208,7 +211,7 @@ class _Writer:
         return operation
 
     def _sign(self, operation: Operation, step: PlannedStep) -> None:
-        """Remember the redrive headers of the messages that an operation redrove."""
+        """Remember the redrive headers of the sample's messages that were redriven."""
         redrives = Redrive.objects.filter(operation=operation.pk)
         by_poison = {each.poison_id: each for each in redrives.select_related("poison")}
         for poisoned in step.poisons:
@@ -220,14 +223,17 @@ class _Writer:
             )
 
     def _confirm_redrives(self, step: PlannedStep) -> None:
-        """Confirm a step's redrives; raises UnexpectedResult if one is refused."""
+        """Confirm a step's redrives in the sample's history.
+
+        Raises UnexpectedResult if one is refused.
+        """
         pairs = [(self.tokens[p], p.stream.topic) for p in step.poisons]
         verdicts = confirmations.confirm(tokens=pairs, now=step.at)
         if any(verdict.status != CaptureStatus.CONFIRMED for verdict in verdicts):
             raise UnexpectedResult("a redrive could not be confirmed")
 
     def _recur(self, step: PlannedStep) -> None:
-        """Capture redriven messages that failed again.
+        """Capture redriven messages that fail again in the sample's history.
 
         Raises UnexpectedResult if one did not update its poison.
         """
@@ -241,12 +247,15 @@ class DiscardingPublisher(RoutingPublisher):
     """Reports every message as sent, without sending it."""
 
     def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
-        """Stand in for a broker: send nothing, report each message as sent."""
+        """Stand in for a broker in the sample's history.
+
+        Send nothing, and report each message as sent.
+        """
         return [PublishOutcome(kind=OutcomeKind.SENT)] * len(messages)
 
 
 def _batch_of(poisoned: Poisoned) -> int:
-    """Return which batch of its day a failure belongs to."""
+    """Return in which batch of its day the sample writes a made-up failure."""
     return poisoned.failed_at.hour // HOURS_OF_A_BATCH
 
 
