@@ -34,7 +34,7 @@ STOP_SECONDS = 1.5
 
 class Part(Protocol):
     def run(self) -> None:
-        """Run a made-up producer, consumer or shop of the sample until `stop` is set."""
+        """Run a made-up producer, consumer or shop of the sample until its `stop`."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -83,7 +83,10 @@ class Shop:
         self._tidy_at = time.monotonic() + TIDY_EVERY
 
     def run(self) -> None:
-        """Sell in the sample's shop until `stop`; wait if its outbox is full or away."""
+        """Sell in the sample's shop until `stop`.
+
+        Wait while the shop's outbox is full or away.
+        """
         back_off = BackOff(self._stop)
         while not self._stop.is_set():
             try:
@@ -109,7 +112,7 @@ class Shop:
             self._stop.wait(0.0 if number < FIRST_SALES else self._every)
 
     def _tidy(self, connection: Connection) -> None:
-        """Delete old rows and stream entries of the sample's shop, to spare the disk."""
+        """Delete the sample shop's old rows and stream entries, to spare the disk."""
         for statement in _TIDY:
             connection.execute(statement, [RETENTION])
         for topic in (RECEIPTS, PRICES):
