@@ -18,11 +18,11 @@ class Backoff:
         self._tries = 0
 
     def reset(self) -> None:
-        """Begin again with short pauses between tries to reach the server."""
+        """Begin again with short pauses between tries to reach Poisonweb."""
         self._tries = 0
 
     def next(self) -> float:
-        """Draw the seconds until the next try to reach the server.
+        """Draw the seconds until the next try to reach Poisonweb.
 
         Their limit doubles each time, up to `cap`.
         """

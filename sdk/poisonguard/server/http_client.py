@@ -113,25 +113,34 @@ class Client:
 
     @property
     def url(self) -> str:
-        """Return the server's url that answered last."""
+        """Return the url of the Poisonweb server that answered last."""
         return self._servers[self._working].url
 
     def now(self) -> datetime:
-        """Return the estimated server time, whatever our clock is set to."""
+        """Return the Poisonweb server's estimated time.
+
+        It does not depend on this machine's clock once the server has answered.
+        """
         return self._clock.now()
 
     @property
     def skew_warning(self) -> str | None:
-        """Describe our clock's skew and its remedy; None when there is little."""
+        """Describe how far this machine's clock is off the Poisonweb server's.
+
+        It has the remedy; None when the clocks differ by little or no answer came yet.
+        """
         return self._clock.warning
 
     def get(self, path: str, query: Query = ()) -> Any:
-        """GET a server path and parse the JSON answer; raise Away or Refused."""
+        """GET a path of Poisonweb, parse the JSON answer; raise Away or Refused."""
         return read_json(self.url, self._request("GET", path, query=query))
 
     @contextmanager
     def open(self, path: str, query: Query, *, accept: str) -> Iterator[StreamedAnswer]:
-        """GET a server's answer that is read as it arrives, compressed if possible."""
+        """GET an answer of Poisonweb's that is read as it arrives.
+
+        It is compressed if possible.
+        """
         headers = {"Accept": accept, "Accept-Encoding": "gzip"}
         response = self._request("GET", path, query=query, headers=headers)
         try:
@@ -142,19 +151,19 @@ class Client:
     def post(
         self, path: str, body: Mapping[str, object], *, timeout: float | None = None
     ) -> Any:
-        """POST a JSON body to the server, parse its answer; raise Away or Refused."""
+        """POST a JSON body to Poisonweb, parse its answer; raise Away or Refused."""
         response = self._request("POST", path, body=body, timeout=timeout)
         return read_json(self.url, response)
 
     def delete(self, path: str, body: Mapping[str, object] | None = None) -> Any:
-        """DELETE a server path and parse the JSON answer; raise Away or Refused."""
+        """Send Poisonweb a DELETE, parse the JSON answer; raise Away or Refused."""
         return read_json(self.url, self._request("DELETE", path, body=body))
 
     @contextmanager
     def stream(
         self, path: str, query: Query, last_event_id: str | None
     ) -> Iterator[Iterator[Event]]:
-        """Open a stream of events, which ends when either side cuts it."""
+        """Open an event stream of Poisonweb's; it ends when either side cuts it."""
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
         if last_event_id is not None:
             headers["Last-Event-ID"] = last_event_id
@@ -172,7 +181,7 @@ class Client:
             response.close()
 
     def cut(self) -> None:
-        """End every open event stream: its reader sees the end at once."""
+        """End every open event stream of Poisonweb's at once, for its reader, too."""
         with self._lock:
             for response in self._streams:
                 # The stream may have ended already, and its socket be closed.
@@ -180,7 +189,10 @@ class Client:
                     response.shutdown()
 
     def close(self) -> None:
-        """End open event streams and connections; later streams are empty."""
+        """End this client's event streams and connections to Poisonweb.
+
+        Later streams are empty.
+        """
         with self._lock:
             self._closed = True
         self.cut()
@@ -196,7 +208,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """Request from the server's urls in turn; raise Away when all are away."""
+        """Request from Poisonweb's urls in turn; raise Away when all are away."""
         all_headers = {**self._headers(), **(headers or {})}
         data = None if body is None else _encoded(body, all_headers)
         wait = (timeout or self._timeout) + len(data or b"") / BYTES_PER_SECOND
@@ -222,7 +234,7 @@ class Client:
         headers: Mapping[str, str],
         wait: float,
     ) -> urllib3.BaseHTTPResponse:
-        """Request one server url, return a good answer; raise Away or Refused."""
+        """Request one Poisonweb url, return a good answer; raise Away or Refused."""
         reading = method == "GET"
         pause = server.remaining_pause(reading=reading)
         if pause > 0:
@@ -246,7 +258,10 @@ class Client:
         return response
 
     def _headers(self) -> dict[str, str]:
-        """Return the HTTP headers of requests; raise Misconfigured for a bad key."""
+        """Return the HTTP headers of requests to Poisonweb.
+
+        Raise Misconfigured for an unusable API key.
+        """
         key = self._api_key if isinstance(self._api_key, str) else self._api_key()
         key = key.strip()
         if not re.fullmatch("[!-~]+", key):
@@ -261,7 +276,7 @@ class Client:
         }
 
     def _stay_with(self, place: int) -> None:
-        """Use this server url from now on; end the streams of the one before."""
+        """Use this url of Poisonweb from now on; end the last url's streams."""
         if place != self._working:
             before, self._working = self.url, place
             log.warning("%s is away: %s is used from now on", before, self.url)
@@ -273,7 +288,7 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 def _reset_all_after_fork() -> None:
-    """Start all clients of a forked child without its parent's connections."""
+    """Start a forked child's Poisonweb clients without its parent's connections."""
     for client in list(_clients):
         client._reset_after_fork()  # noqa: SLF001 # ours
 
@@ -282,7 +297,7 @@ os.register_at_fork(after_in_child=_reset_all_after_fork)
 
 
 def _checked_url(url: str) -> str:
-    """Return a server url without last slash; raise Misconfigured if unusable."""
+    """Return a Poisonweb url without last slash; raise Misconfigured if unusable."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise Misconfigured(
@@ -297,7 +312,10 @@ def _checked_url(url: str) -> str:
 
 
 def _encoded(body: Mapping[str, object], headers: dict[str, str]) -> bytes:
-    """Return a request's body as bytes; set its type and encoding in `headers`."""
+    """Return the body of a request to Poisonweb as bytes.
+
+    Set its type and encoding in `headers`.
+    """
     data = json.dumps(body, separators=(",", ":")).encode()
     headers["Content-Type"] = "application/json"
     if len(data) <= GZIP_FROM:

@@ -8,7 +8,10 @@ _NO_DATE_YET = 2**37  # seconds, in the year 6325: within the range of `datetime
 
 
 def seconds_since_1970(header: str | None) -> float | None:
-    """Parse an HTTP date; return None for what cannot be a server's."""
+    """Parse the HTTP date of a Poisonweb answer, in seconds since 1970.
+
+    Return None for what cannot be a server's.
+    """
     try:
         moment = parsedate_to_datetime(header or "").timestamp()
     except (ValueError, OverflowError):

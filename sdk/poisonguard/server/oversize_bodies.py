@@ -32,11 +32,11 @@ class Oversize:
         self._messages: dict[tuple[str, str], int] = {}
 
     def fits(self, size: int) -> bool:
-        """Tell whether the server may take a message body of this size."""
+        """Tell whether Poisonweb may take a message body of this size."""
         return size < self._end or time.monotonic() >= self._known_until
 
     def note(self, topic: str, bookmark: str, size: int) -> None:
-        """Record that the body of this message was too large."""
+        """Record that the body of this message was too large for Poisonweb."""
         with self._lock:
             if time.monotonic() >= self._known_until:
                 self._end = math.inf
@@ -45,7 +45,10 @@ class Oversize:
             self._remember((topic, bookmark), size)
 
     def learn_from(self, report: FailureReport, answer: Mapping[str, Any]) -> None:
-        """Update the size limit of bodies from the answer to a failure report."""
+        """Update the size limit of bodies from Poisonweb's answer to a report.
+
+        The report is of a failure.
+        """
         key = report.topic, report.bookmark
         if answer.get("status") != "rejected":
             self._messages.pop(key, None)
@@ -62,7 +65,10 @@ class Oversize:
 
     @property
     def warning(self) -> str | None:
-        """Describe messages left with their broker for their size; None without any."""
+        """Describe messages that are too large for Poisonweb, left with their broker.
+
+        None without any.
+        """
         with self._lock:
             if not self._messages:
                 return None

@@ -40,11 +40,14 @@ class ServerUrl:
     reads_from: float = 0.0
 
     def remaining_pause(self, *, reading: bool) -> float:
-        """Return the seconds to wait before a request to this url; 0 or less: none."""
+        """Return the seconds to wait before a request to this Poisonweb url.
+
+        0 or less: none.
+        """
         return (self.reads_from if reading else self.writes_from) - self.timer()
 
     def hold_off(self, status: int, retry_after: str | None) -> None:
-        """Make no requests to this url for as long as the answer's Retry-After."""
+        """Make no requests to this Poisonweb url for its answer's Retry-After."""
         pause = min(_seconds(retry_after), RETRY_AFTER_LIMIT)
         now, limited = self.timer(), status == HTTPStatus.TOO_MANY_REQUESTS
         self.writes_from = now + pause
@@ -54,7 +57,7 @@ class ServerUrl:
 
 
 def refusal(server: ServerUrl, response: urllib3.BaseHTTPResponse) -> Away | Refused:
-    """Return the error for a server's bad answer; obey its Retry-After."""
+    """Return the error for a bad answer of Poisonweb's; obey its Retry-After."""
     status, headers = response.status, response.headers
     detail = _detail(response)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _RETRY_LATER:
@@ -71,7 +74,7 @@ def refusal(server: ServerUrl, response: urllib3.BaseHTTPResponse) -> Away | Ref
 
 
 def _detail(response: urllib3.BaseHTTPResponse) -> str:
-    """Return the text of the server's problem (RFC 9457), or ""."""
+    """Return the detail of Poisonweb's problem document (RFC 9457), or ""."""
     try:
         problem = json.loads(response.data)
     except (ValueError, RecursionError, urllib3.exceptions.HTTPError):

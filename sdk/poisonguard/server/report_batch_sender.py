@@ -36,7 +36,10 @@ class Sender:
 
     @property
     def warning(self) -> str | None:
-        """Describe messages left with their broker for their size; None without any."""
+        """Describe messages that are too large for Poisonweb, left with their broker.
+
+        None without any.
+        """
         return self._oversize.warning
 
     def send_failures(self, reports: Sequence[FailureReport]) -> list[Item]:

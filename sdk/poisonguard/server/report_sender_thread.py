@@ -78,7 +78,7 @@ class SenderThread:
         self._woken.set()
 
     def flush(self, timeout: float) -> bool:
-        """Send all reports now; return whether the server accepted them."""
+        """Send all reports to Poisonweb now; return whether it accepted them."""
         if self._waiting == 0 or self._ended:
             return self._waiting == 0
         self._flushed.clear()
@@ -101,7 +101,7 @@ class SenderThread:
 
     @property
     def _waiting(self) -> int:
-        """Return how many reports wait in all queues."""
+        """Return how many reports to Poisonweb wait in all queues."""
         return sum(queue.waiting for queue in self._queues.values())
 
     def _run(self) -> None:

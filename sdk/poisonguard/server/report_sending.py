@@ -82,7 +82,7 @@ class Reporter:
         )
 
     def _queues(self) -> dict[str, ReportQueue]:
-        """Return the queues of reports in the order in which they are sent."""
+        """Return this process's queues of reports to Poisonweb, in sending order."""
         queues: dict[str, ReportQueue] = {"failures": self._failures}
         if self._spool is not None:
             queues["spool"] = SpoolQueue(
@@ -94,7 +94,7 @@ class Reporter:
         return queues
 
     def reset_after_fork(self) -> None:
-        """Start with no reports in a child: the parent reports its own counts."""
+        """Start a forked child without reports: the parent sends its own."""
         self._reset()
         if self._spool is not None:
             self._spool.reset_after_fork()
@@ -141,9 +141,10 @@ class Reporter:
         retried: int = 0,
         durations: Mapping[int, int] = {},
     ) -> None:
-        """Add message counts to this minute; `durations` by log2 of milliseconds.
+        """Add a guard's message counts to those of this minute for Poisonweb.
 
-        It takes a lock, so guards add up themselves and call it about once a second.
+        `durations` are by log2 of milliseconds. It takes a lock, so guards add up
+        themselves and call it about once a second.
         """
         self._counters.count(
             key,
@@ -164,7 +165,10 @@ class Reporter:
         times: int,
         handled: bool = False,
     ) -> None:
-        """Count uses of a skip, or that a message was `handled` in spite of it."""
+        """Count for Poisonweb how often a skip was used.
+
+        Or that a message was `handled` in spite of it.
+        """
         self._applied.count(
             skip=skip,
             consumer_group=consumer_group,
@@ -174,7 +178,7 @@ class Reporter:
         )
 
     def now(self) -> datetime:
-        """Return the reporter's time by a clock that cannot be set back.
+        """Return the Poisonweb server's estimated time, for a guard's heartbeat.
 
         By another clock a heartbeat could count as late.
         """
@@ -187,12 +191,12 @@ class Reporter:
 
     @property
     def spooled(self) -> int:
-        """Return the number of failure reports that wait on the disk."""
+        """Return how many failure reports to Poisonweb wait on this machine's disk."""
         return 0 if self._spool is None else self._spool.failures
 
     @property
     def warnings(self) -> list[str]:
-        """List problems of reporting that a person should resolve."""
+        """List problems of sending reports to Poisonweb for a person to resolve."""
         # All kinds often wait for the same reason: list it once.
         reasons = {why: kind for kind, why in list(self.trouble.items())}
         problems = [f"{kind}: {why}" for why, kind in reasons.items()]
@@ -215,11 +219,17 @@ class Reporter:
     # Beginning and end
 
     def start(self) -> None:
-        """Start the sender's thread, which also sends earlier processes' reports."""
+        """Start the thread that sends this process's reports to Poisonweb.
+
+        It also sends the spooled reports of earlier processes.
+        """
         self._sender_thread.start()
 
     def wake(self) -> None:
-        """Try to send reports now: the server was seen."""
+        """Send waiting reports now, because Poisonweb has just answered.
+
+        Starts no thread.
+        """
         self._sender_thread.wake()
 
     def _start_and_wake(self) -> None:
@@ -228,11 +238,14 @@ class Reporter:
         self._sender_thread.start()
 
     def flush(self, timeout: float) -> bool:
-        """Send all reports and counts; return whether the server accepted them."""
+        """Send Poisonweb all reports and counts; return whether it accepted them."""
         return self._sender_thread.flush(timeout)
 
     def close(self, timeout: float) -> None:
-        """Flush reports and end; spool what the server did not accept, if possible."""
+        """Send Poisonweb all reports, and end; spool what it did not accept.
+
+        What cannot be spooled is logged.
+        """
         deadline = time.monotonic() + timeout
         if not self.flush(timeout):
             self._spool_rest()

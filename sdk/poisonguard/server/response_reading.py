@@ -29,11 +29,14 @@ class StreamedAnswer:
         self.media_type = header.partition(";")[0].strip().lower()
 
     def json(self) -> Any:
-        """Read the rest of an answer and parse it; raise Away if cut, or no JSON."""
+        """Read the rest of Poisonweb's answer and parse it.
+
+        Raise Away if it is cut, or no JSON.
+        """
         return read_json(self._url, self._response)
 
     def lines(self, *, longest: int) -> Iterator[bytes]:
-        """Yield the lines of the server's answer as they arrive, without their ends.
+        """Yield the lines of Poisonweb's answer as they arrive, without their ends.
 
         Raise Away for a line of more than `longest` bytes, and for a cut answer.
         """
@@ -48,7 +51,7 @@ class _Excess(Exception):
 
 
 def read_json(url: str, response: urllib3.BaseHTTPResponse) -> Any:
-    """Read and parse the server's answer; raise Away if it is cut, or no JSON."""
+    """Read and parse Poisonweb's answer; raise Away if it is cut, or no JSON."""
     try:
         return json.loads(response.data)
     except urllib3.exceptions.HTTPError as reason:
@@ -61,7 +64,10 @@ def read_json(url: str, response: urllib3.BaseHTTPResponse) -> Any:
 
 
 def pieces_of(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Yield an answer's bytes as they arrive; a cut ends it like the server's end."""
+    """Yield the bytes of Poisonweb's answer as they arrive.
+
+    A cut ends it like the server's end.
+    """
     try:
         while piece := response.read1(_PIECE):
             yield piece
@@ -70,7 +76,7 @@ def pieces_of(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 
 def away(url: str, reason: Exception) -> Away:
-    """Build the Away for a url that gave no usable answer, with the remedy."""
+    """Build the Away for a Poisonweb url without a usable answer, with the remedy."""
     return Away(
         f"{url} is away ({reason}): check that it runs, its name, its certificate and"
         " the way to it."
@@ -78,7 +84,7 @@ def away(url: str, reason: Exception) -> Away:
 
 
 def _inflated(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Yield an answer's inflated body in pieces of bounded size."""
+    """Yield the inflated body of Poisonweb's answer in pieces of bounded size."""
     pieces, total = response.stream(_PIECE, decode_content=False), 0
     if response.headers.get("Content-Encoding", "").strip().lower() == "gzip":
         pieces = _gunzipped(pieces)
@@ -90,7 +96,7 @@ def _inflated(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 
 def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the content of gzipped pieces, never much of it at once."""
+    """Yield gunzipped pieces of Poisonweb's answer, never much of it at once."""
     inflating = zlib.decompressobj(wbits=31)
     for piece in pieces:
         rest = piece
@@ -100,7 +106,7 @@ def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
-    """Yield an answer's whole lines from its pieces; drop an unended one."""
+    """Yield whole lines from the pieces of Poisonweb's answer; drop an unended one."""
     begun: list[bytes] = []  # the parts of the line without an end so far
     size = 0
     for piece in pieces:

@@ -27,11 +27,17 @@ class ServerClock:
         self._to_server = time.time() - time.monotonic()
 
     def now(self) -> datetime:
-        """Return the estimated time by the server's clock."""
+        """Return the Poisonweb server's time, as estimated from its answers.
+
+        Before its first answer, this is the time of this machine's clock.
+        """
         return datetime.fromtimestamp(time.monotonic() + self._to_server, UTC)
 
     def learn(self, date: str | None, *, asked_at: float) -> None:
-        """Set the server's clock by an answer's date; `asked_at` is monotonic."""
+        """Estimate the Poisonweb server's clock from the date of its answer.
+
+        `asked_at` is monotonic. A date that is missing or unusable changes nothing.
+        """
         there = seconds_since_1970(date)
         if there is None:
             return
@@ -44,7 +50,10 @@ class ServerClock:
 
     @property
     def warning(self) -> str | None:
-        """Describe our clock's skew and its remedy; None when there is little."""
+        """Describe how far this machine's clock is off the Poisonweb server's.
+
+        It has the remedy; None when the clocks differ by little or no answer came yet.
+        """
         if self.skew is None or abs(self.skew) <= SKEW_WARNED:
             return None
         way = "behind" if self.skew > 0 else "ahead of"

@@ -56,7 +56,7 @@ class Connection:
         _shared.all.add(self)
 
     def _reset(self) -> None:
-        """Forget the thread that ticks, and that the connection was closed."""
+        """Forget the connection's tick thread, and that it was closed."""
         self._closing = threading.Event()
         self._ticking: threading.Thread | None = None
 
@@ -68,7 +68,10 @@ class Connection:
         *,
         spool: Path | None = None,
     ) -> Connection:
-        """Return the process's connection to a server; each user closes it once."""
+        """Return the process's connection to a Poisonweb server.
+
+        Guards with equal urls, API key and spool share it; each user closes it once.
+        """
         key = tuple(urls), api_key, spool and spool.resolve()
         with _shared.lock:
             connection = _shared.by_key.get(key)
@@ -104,10 +107,9 @@ class Connection:
         self._skip_stream.leave(skip_list)
 
     def start(self, timeout: float) -> None:
-        """Start the threads, and wait until every skip list is loaded.
+        """Start the connection's threads; wait until every skip list is loaded.
 
-        Raise StartTimeout after `timeout` seconds, and Refused if the server refuses
-        us.
+        Raise StartTimeout after `timeout` seconds, and Refused if Poisonweb refuses us.
         """
         self._start_threads()
         if not self._skip_stream.until_loaded(timeout):
@@ -117,7 +119,7 @@ class Connection:
             raise self._skip_stream.refused
 
     def close(self, timeout: float) -> None:
-        """Flush reports; end the connection if this was its last user.
+        """Send waiting reports; end the Poisonweb connection after its last user.
 
         Both take `timeout` seconds at most.
         """
@@ -134,7 +136,10 @@ class Connection:
 
     @property
     def warnings(self) -> list[str]:
-        """List problems with their remedies, for `guard.health()`."""
+        """List problems of the connection to Poisonweb, for `guard.health()`.
+
+        They have remedies, and are of skips, the clock and reports.
+        """
         problems = (
             [f"skips: {self._skip_stream.trouble}"] if self._skip_stream.trouble else []
         )
@@ -153,7 +158,10 @@ class Connection:
             self._ticking.start()
 
     def _end(self, deadline: float) -> None:
-        """Send waiting reports, and stop all threads, until a monotonic deadline."""
+        """Send waiting reports to Poisonweb, and stop the connection's threads.
+
+        That lasts until a monotonic deadline at most.
+        """
         self._started = False
         self._closing.set()
         self._skip_stream.stop()
@@ -164,7 +172,10 @@ class Connection:
         self.client.close()
 
     def _reset_after_fork(self) -> None:
-        """Start again in a forked child, if the parent's connection was started."""
+        """Start the connection to Poisonweb again in a forked child.
+
+        Its threads start only if the parent's were started.
+        """
         self._reset()
         self._skip_stream.reset_after_fork()
         self.reporter.reset_after_fork()
@@ -174,7 +185,7 @@ class Connection:
     def _count_applied(
         self, consumer_group: str, client_name: str, skip: int, times: int
     ) -> None:
-        """Count for the server that a skip was applied."""
+        """Count for Poisonweb that a guard applied a skip."""
         self.reporter.count_applied(
             skip=skip,
             consumer_group=consumer_group,
@@ -230,14 +241,14 @@ _shared = _Shared()
 
 
 def _reset_all_after_fork() -> None:
-    """Start all server connections again in a forked child."""
+    """Start all connections to Poisonweb again in a forked child."""
     _shared.reset_lock()
     for connection in list(_shared.all):
         connection._reset_after_fork()  # noqa: SLF001 # ours
 
 
 def _flush_all() -> None:
-    """End all server connections at the interpreter's end, within EXIT_TIMEOUT."""
+    """End all connections to Poisonweb at the interpreter's end, in EXIT_TIMEOUT."""
     deadline = time.monotonic() + EXIT_TIMEOUT
     for connection in list(_shared.all):
         connection._end(deadline)  # noqa: SLF001 # ours

@@ -91,7 +91,7 @@ class SkipStream:
                 self._thread.start()
 
     def until_loaded(self, timeout: float) -> bool:
-        """Wait until every skip list is loaded, or the server refuses us.
+        """Wait until every skip list is loaded, or Poisonweb refuses us.
 
         Return False if neither happens within `timeout` seconds.
         """
