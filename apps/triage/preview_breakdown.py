@@ -58,7 +58,10 @@ class Largest:
         return [[list(pair) for pair in self.values], self.others]
 
     def renamed(self, names: Mapping[str, str]) -> Self:
-        """Return the groups of a preview's items under other names."""
+        """Return a preview's largest groups of items under other names.
+
+        A group that `names` lacks keeps its name.
+        """
         values = tuple((names.get(name, name), number) for name, number in self.values)
         return type(self)(values=values, others=self.others)
 

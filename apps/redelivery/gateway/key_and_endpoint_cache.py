@@ -146,7 +146,10 @@ class KeyAndEndpointCache:
         return self._reading
 
     async def _read(self) -> None:
-        """Read keys, endpoints and breakers; on failure, the last reading stays."""
+        """Read API keys, endpoints and breakers from Postgres into the cache.
+
+        On failure, the last reading stays.
+        """
         begun_at, last = self._monotonic(), self._reading
         try:
             reading = await self._database.run(lambda: _read(last, begun_at))
@@ -159,7 +162,10 @@ class KeyAndEndpointCache:
 
 
 def _read(last: Reading, begun_at: float) -> Reading:
-    """Read API keys, changed endpoints and breakers from Postgres."""
+    """Read usable API keys, endpoints and breakers from Postgres; return the reading.
+
+    Endpoints that did not change come from the last reading.
+    """
     keys = team.usable_keys(now=clock.now())
     return Reading(
         begun_at=begun_at,

@@ -57,7 +57,10 @@ class EndpointRequest:
     _head: h11.Request | None = field(default=None, init=False, repr=False)
 
     def head(self) -> h11.Request:
-        """Return the request's head in bytes; raise Invalid for what is no HTTP."""
+        """Return the head of a request to a back end as an h11.Request, made once.
+
+        Raise Invalid for what is no HTTP, and for the method CONNECT.
+        """
         if self._head is None:
             self._head = self._make_head()
         return self._head

@@ -25,10 +25,11 @@ WHERE operation = %(operation)s AND queue <> %(queue)s
 
 @transaction.atomic
 def follow_queue(operation: Operation) -> None:
-    """Let held messages be given back to the queue that their topic has now.
+    """Let an operation give its messages back to their topic's present queue.
 
-    What may have been sent stays with its queue. Raises LockLost if a newer run has
-    started, Refused if the topic has no dead-letter queue any more.
+    Change the dead-letter queue of the operation's holds; what may have been sent stays
+    with its queue. Raises LockLost if a newer run of the operation has started, Refused
+    if the topic has no dead-letter queue any more.
     """
     fence(operation=operation.pk, run=operation.run)
     with connection.cursor() as cursor:
@@ -39,7 +40,11 @@ def follow_queue(operation: Operation) -> None:
 
 
 def queue_to_give_back_to(operation: Operation) -> str:
-    """Name the dead-letter queue to give back to; "" for any other operation."""
+    """Return the dead-letter queue to which an operation gives messages back.
+
+    Return "" if it does not give back. Raises Refused if the topic has no such queue
+    any more.
+    """
     topic = operation.target_topic
     if operation.verb != Verb.GIVE_BACK or topic is None:
         return ""
