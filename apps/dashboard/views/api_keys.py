@@ -28,7 +28,10 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def new(request: SignedIn) -> HttpResponse:
-    """Create an API key; only the page that answers shows its secret."""
+    """Show the form of a new API key; a POST creates it and shows its secret once.
+
+    Where the form is invalid, show what is wrong with it.
+    """
     now = clock.now()
     if request.method != "POST":
         return _new(request, KeyForm(initial=KeyForm.usual(now)))
@@ -49,7 +52,10 @@ def new(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def revoke(request: SignedIn, key_id: int) -> HttpResponse:
-    """Ask whether to revoke an API key; a POST revokes it."""
+    """Show the question whether to revoke an API key; a POST revokes it.
+
+    The POST redirects to the list of keys.
+    """
     row = people_and_keys.key(key_id, now=clock.now())
     if request.method != "POST":
         context = {

@@ -27,7 +27,7 @@ from apps.triage.services import message_audit_filter
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.AUDIT_READ)
 def index(request: SignedIn) -> HttpResponse:
-    """Show a page of audit entries; a POST verifies the audit's chain, too."""
+    """Show a page of the audit trail's entries; a POST verifies its chain, too."""
     request.user.principal.require_trail()
     params = _params(request)
     page, wrong = None, None
@@ -59,7 +59,10 @@ def index(request: SignedIn) -> HttpResponse:
 @require_safe
 @needs(Scope.AUDIT_READ)
 def download_csv(request: SignedIn) -> StreamingHttpResponse:
-    """Download filtered audit entries as CSV; raises Invalid for too many."""
+    """Answer with the filtered audit entries as a CSV file to download.
+
+    Raises Invalid for too many.
+    """
     rows = audit_trail.cells(_exported(request))
     chunks = csv_without_formulas.lines(audit_trail.COLUMNS, rows)
     return _file(request, chunks, kind="text/csv; charset=utf-8", suffix="csv")
@@ -68,7 +71,10 @@ def download_csv(request: SignedIn) -> StreamingHttpResponse:
 @require_safe
 @needs(Scope.AUDIT_READ)
 def download_ndjson(request: SignedIn) -> StreamingHttpResponse:
-    """Download filtered audit entries as NDJSON; raises Invalid for too many."""
+    """Answer with the filtered audit entries as an NDJSON file to download.
+
+    Raises Invalid for too many.
+    """
     chunks = audit_trail.lines(_exported(request))
     return _file(request, chunks, kind="application/x-ndjson", suffix="ndjson")
 

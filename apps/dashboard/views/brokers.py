@@ -38,7 +38,7 @@ NOTHING_OBSERVED = (
 @require_safe
 @needs(Scope.BROKERS_READ)
 def index(request: SignedIn) -> HttpResponse:
-    """List the brokers, and the allow-lists of those that older rules admitted."""
+    """Show the list of brokers, with the allow-lists that older rules admitted."""
     principal = request.user.principal
     context = {
         "rows": brokers.find(principal, now=clock.now()),
@@ -54,7 +54,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def allowances(request: SignedIn) -> HttpResponse:
-    """Confirm chosen entries of brokers' allow-lists, or strike them from the lists.
+    """Answer the form that confirms or strikes entries of brokers' allow-lists.
 
     Redirects to the list of brokers.
     """
@@ -81,7 +81,7 @@ def detail(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def new(request: SignedIn) -> HttpResponse:
-    """Show the form of a new broker; a POST adds it."""
+    """Show the form of a new broker; a POST adds it and redirects to its page."""
     if request.method != "POST":
         kind = request.GET.get("kind", "")
         return _form(request, BrokerForm(kind=kind))
@@ -97,7 +97,7 @@ def new(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def edit(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Show the form of a broker; a POST changes it."""
+    """Show the form of a broker; a POST changes it and redirects to its page."""
     broker = broker_registration.one(broker_id=broker_id)
     if request.method != "POST":
         return _form(request, BrokerForm.of(broker), broker)
@@ -112,7 +112,10 @@ def edit(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def test(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Test a broker's connection while the person waits; store no result."""
+    """Answer a POST with a broker's page and the result of a connection test.
+
+    No result is stored. A GET redirects to the page.
+    """
     if request.method != "POST":
         return redirect("broker", broker_id)  # a reload of the result
     reached = ping_and_discovery.reach(
@@ -124,7 +127,10 @@ def test(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_READ)
 def discover(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Ask whether to list the topics at a broker; a POST connects and lists them."""
+    """Show the question whether to list a broker's topics; a POST lists them.
+
+    Only the POST connects to the broker.
+    """
     broker = broker_registration.one(broker_id=broker_id)
     if request.method != "POST":
         return render(
@@ -136,7 +142,11 @@ def discover(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def observe(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Register a broker's chosen topics and observe their dead-letter queues."""
+    """Answer the form that chooses a broker's topics to register and observe.
+
+    Observe those with a dead-letter queue, and redirect to the broker's page; show the
+    topics and what is wrong otherwise. A GET redirects to the topics.
+    """
     if request.method != "POST":
         return redirect("broker-discover", broker_id)  # a reload of a refusal
     broker = broker_registration.one(broker_id=broker_id)

@@ -66,7 +66,10 @@ def detail(request: SignedIn, position_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.POSITIONS_WRITE)
 def move(request: SignedIn, position_id: int) -> HttpResponse:
-    """Choose and review a position's move (both with GET), confirm it with POST."""
+    """Show the choice, then the review, of a consumer position's move (both with GET).
+
+    A POST moves the position as reviewed.
+    """
     if request.method == "POST":
         return _confirm(request, position_id)
     choices = consumer_positions.choices(position_id, request.user.principal)

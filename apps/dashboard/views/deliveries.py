@@ -45,7 +45,7 @@ CAUSES = (Cause.EXHAUSTED, Cause.EXPIRED, Cause.UNKNOWN, Cause.MANUAL)
 @require_safe
 @needs(Scope.POISONS_READ)
 def index(request: SignedIn) -> HttpResponse:
-    """List deliveries; a wrong filter is said above the empty list."""
+    """Show the list of deliveries; a wrong filter is said above the empty list."""
     params = {name: request.GET.get(name, "").strip() for name in PARAMETERS}
     params = {name: value for name, value in params.items() if value}
     listed, wrong = None, None
@@ -81,7 +81,10 @@ def detail(request: SignedIn, delivery_id: uuid.UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BODIES_READ)
 def reveal(request: SignedIn, delivery_id: uuid.UUID) -> HttpResponse:
-    """Show a delivery with its contents, and record that in the audit trail."""
+    """Show a delivery's page with its contents, and record that in the audit trail.
+
+    Only for a POST; a GET redirects to the page without the contents.
+    """
     if request.method != "POST":
         return redirect("delivery", delivery_id)  # a reload of the revealed page
     revealed = delivery_content_access.reveal(
@@ -93,7 +96,7 @@ def reveal(request: SignedIn, delivery_id: uuid.UUID) -> HttpResponse:
 @require_POST
 @needs(Scope.BODIES_READ)
 def download(request: SignedIn, delivery_id: uuid.UUID) -> StreamingHttpResponse:
-    """Send the bytes of a delivery's body, and audit the download."""
+    """Answer with a delivery's body as a file to download; audit the download."""
     delivery, chunks = delivery_content_access.download(
         delivery_id=delivery_id, principal=request.user.principal, now=clock.now()
     )
@@ -109,7 +112,10 @@ def download(request: SignedIn, delivery_id: uuid.UUID) -> StreamingHttpResponse
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def decide(request: SignedIn) -> HttpResponse:
-    """Ask to confirm a decision on deliveries; carry it out once it is confirmed."""
+    """Show what a decision on chosen deliveries would do; carry it out once confirmed.
+
+    Then redirect back. A GET redirects to the deliveries.
+    """
     if request.method != "POST":
         return redirect("deliveries")  # a reload of the question
     decision = DeliveriesDecisionForm.read(request.POST)

@@ -55,7 +55,10 @@ def detail(request: SignedIn, endpoint_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def new(request: SignedIn) -> HttpResponse:
-    """Show the form of a new endpoint, with a preset's values; a POST adds it."""
+    """Show the form of a new endpoint, with a preset's values; a POST adds it.
+
+    The POST redirects to the endpoint's page.
+    """
     if request.method != "POST":
         preset = request.GET.get("preset", "")
         return _form(request, EndpointForm.beginning_with(preset), preset=preset)
@@ -71,7 +74,7 @@ def new(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def edit(request: SignedIn, endpoint_id: int) -> HttpResponse:
-    """Show the form of an endpoint; a POST changes it."""
+    """Show the form of an endpoint; a POST changes it and redirects to its page."""
     endpoint = endpoints.visible(endpoint_id, request.user.principal)
     if request.method != "POST":
         return _form(request, EndpointForm.of(endpoint), endpoint)
@@ -86,7 +89,7 @@ def edit(request: SignedIn, endpoint_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.BROKERS_WRITE)
 def enabled(request: SignedIn, endpoint_id: int) -> HttpResponse:
-    """Enable or disable an endpoint, as the form says; redirect to its page."""
+    """Answer the form that enables or disables an endpoint; redirect to its page."""
     endpoint = endpoints.visible(endpoint_id, request.user.principal)
     try:
         services.change_endpoint(
@@ -104,7 +107,10 @@ def enabled(request: SignedIn, endpoint_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def remove(request: SignedIn, endpoint_id: int) -> HttpResponse:
-    """Ask whether to remove an endpoint; a POST removes it."""
+    """Show the question whether to remove an endpoint; a POST removes it.
+
+    The POST redirects to the list of endpoints.
+    """
     endpoint = endpoints.visible(endpoint_id, request.user.principal)
     if request.method != "POST":
         return _remove(request, endpoint)

@@ -50,7 +50,11 @@ def detail(request: SignedIn, skip_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.SKIPS_WRITE)
 def new(request: SignedIn) -> HttpResponse:
-    """Preview a new skip; add it if its preview is still what the person saw."""
+    """Show the form of a new skip, with its preview; a POST may add the skip.
+
+    It adds the skip if the preview is still what the person saw, and redirects to its
+    page.
+    """
     principal = request.user.principal
     data = request.POST if request.method == "POST" else request.GET
     message = skip_forms.message_of(data, principal)
@@ -69,7 +73,11 @@ def new(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.SKIPS_WRITE)
 def remove(request: SignedIn, skip_id: int) -> HttpResponse:
-    """End a skip, with a reason."""
+    """Answer the form that ends a skip, with a reason; redirect to the skips.
+
+    Or redirect back where the form says so; show what is wrong on the skip's page
+    otherwise. A GET redirects to that page.
+    """
     if request.method != "POST":
         return redirect("skip", skip_id)  # a reload of the page of a refusal
     principal, now = request.user.principal, clock.now()

@@ -46,7 +46,10 @@ def detail(request: SignedIn, message_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BODIES_READ)
 def reveal(request: SignedIn, message_id: int) -> HttpResponse:
-    """Show a message with its contents, and record that in the audit trail."""
+    """Show a message's page with its contents, and record that in the audit trail.
+
+    Only for a POST; a GET redirects to the page without the contents.
+    """
     if request.method != "POST":
         return redirect("message", message_id)  # a reload of the revealed page
     principal, now = request.user.principal, clock.now()
@@ -59,7 +62,7 @@ def reveal(request: SignedIn, message_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.BODIES_READ)
 def download(request: SignedIn, message_id: int) -> StreamingHttpResponse:
-    """Send the bytes of a message's body, and audit the download."""
+    """Answer with a message's body as a file to download; audit the download."""
     poison, chunks = message_contents.download(
         poison_id=message_id, principal=request.user.principal, now=clock.now()
     )

@@ -54,7 +54,10 @@ def index(request: SignedIn) -> HttpResponse:
 @require_safe
 @needs(Scope.REPORTS_READ)
 def download(request: SignedIn) -> StreamingHttpResponse:
-    """Download failure rates as CSV; raises Invalid for an invalid period."""
+    """Answer with a period's failure rates as a CSV file to download.
+
+    Raises Invalid for an invalid period.
+    """
     params = ReportParams.of(request.GET, now=clock.now())
     if params.wrong:
         raise params.wrong
@@ -87,7 +90,10 @@ def endpoints(request: SignedIn) -> HttpResponse:
 @require_safe
 @needs(Scope.REPORTS_READ)
 def download_endpoints(request: SignedIn) -> StreamingHttpResponse:
-    """Download endpoints' days as CSV; raises Invalid for an invalid period."""
+    """Answer with a period's daily rows of endpoints as a CSV file to download.
+
+    Raises Invalid for an invalid period.
+    """
     params = EndpointReportParams.of(request.GET, now=clock.now())
     if params.wrong:
         raise params.wrong
@@ -121,7 +127,10 @@ def runs(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.REPORTS_WRITE)
 def run(request: SignedIn) -> HttpResponse:
-    """Request a report run for the submitted days; show why if it is refused."""
+    """Answer the form that requests a report run of some days; redirect to the runs.
+
+    Show the runs and why if it is refused. A GET redirects to the runs.
+    """
     if request.method != "POST":
         return redirect("report-runs")  # a reload of the page of a refusal
     try:

@@ -17,7 +17,10 @@ from apps.triage.services import control
 @require_POST
 @needs(Scope.OPERATIONS_WRITE)
 def change_state(request: SignedIn, operation_id: int) -> HttpResponse:
-    """Pause, resume or cancel an operation, and redirect to its page."""
+    """Answer the form that pauses, resumes or cancels an operation.
+
+    Redirects to the operation's page.
+    """
     form = ControlForm.read(request.POST)
     operation_enqueueing.change_state(
         form.step,
@@ -32,7 +35,10 @@ def change_state(request: SignedIn, operation_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.OPERATIONS_WRITE)
 def set_rate(request: SignedIn, operation_id: int) -> HttpResponse:
-    """Set how many messages a second an operation sends; redirect to its page."""
+    """Answer the form that sets how many messages a second an operation sends.
+
+    Redirects to the operation's page.
+    """
     form = RateForm.read(request.POST)
     control.set_rate(
         operation_id=operation_id,

@@ -21,7 +21,7 @@ from apps.triage.states import RETRIED, STANDINGS
 @require_safe
 @needs(Scope.OPERATIONS_READ)
 def index(request: SignedIn, operation_id: int) -> HttpResponse:
-    """List an operation's messages or deliveries, of one standing or all."""
+    """Show the page of an operation's messages or deliveries, of a standing or all."""
     standing = request.GET.get("standing", "")
     if standing and standing not in STANDINGS:
         raise Invalid("standing", f"give one of {', '.join(STANDINGS)}, or none")
@@ -44,7 +44,11 @@ def index(request: SignedIn, operation_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.OPERATIONS_WRITE)
 def retry(request: SignedIn, operation_id: int) -> HttpResponse:
-    """Preview a requeue of an operation's refused, recurred or silent messages."""
+    """Answer the form that requeues messages of an operation once more.
+
+    They are its refused, recurred or silent ones. Create the preview of a new
+    operation, and redirect to it. Raises Invalid without such a standing.
+    """
     standings = [name for name in request.POST.getlist("standing") if name in RETRIED]
     if not standings:
         raise Invalid("standing", f"choose at least one of {', '.join(RETRIED)}")

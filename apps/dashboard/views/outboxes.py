@@ -63,7 +63,7 @@ def detail(request: SignedIn, outbox_id: int) -> HttpResponse:
 @require_safe
 @needs(Scope.POISONS_READ)
 def rows(request: SignedIn, outbox_id: int) -> HttpResponse:
-    """Render an outbox's rows, from the producer's database, in a part of its page.
+    """Render the part of an outbox's page with its rows from the producer's database.
 
     The database may be away.
     """
@@ -83,7 +83,7 @@ def rows(request: SignedIn, outbox_id: int) -> HttpResponse:
 @require_safe
 @needs(Scope.BROKERS_READ)
 def inspect(request: SignedIn, outbox_id: int) -> HttpResponse:
-    """Inspect the database tables of an outbox, and show what is wrong with them."""
+    """Show a page with what is wrong with the database tables of an outbox."""
     outbox = outboxes.visible(outbox_id, request.user.principal)
     context = {
         "outbox": outbox,
@@ -121,7 +121,7 @@ def new(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def edit(request: SignedIn, outbox_id: int) -> HttpResponse:
-    """Show the form of an outbox; a POST changes it."""
+    """Show the form of an outbox; a POST changes it and redirects to its page."""
     outbox = outboxes.visible(outbox_id, request.user.principal)
     if request.method != "POST":
         return _form(request, OutboxForm.of(outbox), outbox)
@@ -136,7 +136,10 @@ def edit(request: SignedIn, outbox_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.BROKERS_WRITE)
 def paused(request: SignedIn, outbox_id: int) -> HttpResponse:
-    """Pause or resume an outbox's sweeper, as the form's `paused` says."""
+    """Answer the form that pauses or resumes an outbox's sweeper.
+
+    Redirects to the outbox's page.
+    """
     outbox = outboxes.visible(outbox_id, request.user.principal)
     try:
         services.change_outbox(
@@ -154,7 +157,10 @@ def paused(request: SignedIn, outbox_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def remove(request: SignedIn, outbox_id: int) -> HttpResponse:
-    """Ask whether to remove an outbox; a POST removes it."""
+    """Show the question whether to remove an outbox; a POST removes it.
+
+    The POST redirects to the list of outboxes.
+    """
     outbox = outboxes.visible(outbox_id, request.user.principal)
     if request.method != "POST":
         return _remove(request, outbox)
@@ -174,19 +180,25 @@ def remove(request: SignedIn, outbox_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def send(request: SignedIn, outbox_id: int, row_id: int) -> HttpResponse:
-    """Ask whether to send a quarantined row; a POST lets the sweeper send it."""
+    """Show the question whether to send a quarantined outbox row; a POST allows it.
+
+    The sweeper sends the row then.
+    """
     return _decision(request, outbox_id, row_id, "send")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def drop(request: SignedIn, outbox_id: int, row_id: int) -> HttpResponse:
-    """Ask whether to drop a quarantined row; a POST drops it."""
+    """Show the question whether to drop a quarantined outbox row; a POST drops it."""
     return _decision(request, outbox_id, row_id, "drop")
 
 
 def _decision(request: SignedIn, outbox_id: int, row_id: int, act: str) -> HttpResponse:
-    """Ask whether to send or drop a quarantined outbox row; a POST does it."""
+    """Show the question whether to send or drop a quarantined outbox row.
+
+    A POST does it and redirects to the outbox's page.
+    """
     outbox = outboxes.visible(outbox_id, request.user.principal)
     if request.method != "POST":
         return _decide(request, outbox, row_id, act)

@@ -39,5 +39,5 @@ def index(request: SignedIn) -> HttpResponse:
 @require_POST
 @needs(Scope.PROBLEMS_READ)
 def dismiss_first_steps(_: SignedIn) -> HttpResponse:
-    """Hide onboarding's first steps from this browser."""
+    """Hide onboarding's first steps from this browser; redirect to the home page."""
     return onboarding_dismissal.dismiss(redirect("home"))

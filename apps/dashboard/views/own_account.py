@@ -36,7 +36,10 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_everyone
 def password(request: SignedIn) -> HttpResponse:
-    """Change the user's own password; all their other sessions end."""
+    """Answer the form by which users change their own password; end other sessions.
+
+    Redirect to the account's page, or show there what is wrong.
+    """
     if request.method != "POST":
         return redirect("account")
     form = OwnPasswordForm(request.POST)
@@ -56,7 +59,10 @@ def password(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_everyone
 def end_sessions(request: SignedIn) -> HttpResponse:
-    """End one of the user's own sessions, or all but the current one."""
+    """Answer the form by which users end one of their sessions, or all others.
+
+    Redirect to the account's page.
+    """
     if request.method != "POST":
         return redirect("account")
     user, now = request.user, clock.now()

@@ -47,7 +47,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def new(request: SignedIn) -> HttpResponse:
-    """Show the form of a new person; a POST adds them."""
+    """Show the form of a new person; a POST adds them and redirects to their page."""
     if request.method != "POST":
         return _new(request, NewPersonForm())
     form = NewPersonForm(request.POST)
@@ -67,7 +67,11 @@ def detail(request: SignedIn, user_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def rights(request: SignedIn, user_id: int) -> HttpResponse:
-    """Set the role and rights of a person."""
+    """Answer the form that sets a person's role and rights; redirect to their page.
+
+    Show there what is wrong if it is refused. Admins who stop being admins go to their
+    own account.
+    """
     row = people_and_keys.person(user_id, now=clock.now())
     if request.method != "POST":
         return redirect("person", user_id)
@@ -85,7 +89,10 @@ def rights(request: SignedIn, user_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def active(request: SignedIn, user_id: int) -> HttpResponse:
-    """Disable a person, or enable them again."""
+    """Answer the form that disables or enables a person; redirect to their page.
+
+    Show there what is wrong if it is refused.
+    """
     row = people_and_keys.person(user_id, now=clock.now())
     if request.method != "POST":
         return redirect("person", user_id)
@@ -107,7 +114,10 @@ def active(request: SignedIn, user_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def password(request: SignedIn, user_id: int) -> HttpResponse:
-    """Set a new password for a person."""
+    """Answer the form by which an admin sets a person's new password.
+
+    Redirect to the person's page, or show there what is wrong.
+    """
     row = people_and_keys.person(user_id, now=clock.now())
     if request.method != "POST":
         return redirect("person", user_id)
@@ -126,7 +136,10 @@ def password(request: SignedIn, user_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def end_sessions(request: SignedIn, user_id: int) -> HttpResponse:
-    """Sign a person out everywhere."""
+    """Answer the form by which an admin ends all sessions of a person.
+
+    Redirects to the person's page.
+    """
     row = people_and_keys.person(user_id, now=clock.now())
     if request.method != "POST":
         return redirect("person", user_id)

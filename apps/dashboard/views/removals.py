@@ -24,7 +24,7 @@ from apps.team.rights import Scope
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def broker(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Ask whether to remove a broker; a POST removes it and its topics.
+    """Show the question whether to remove a broker; a POST removes it and its topics.
 
     Or only those of its topics that can be removed.
     """
@@ -45,7 +45,7 @@ def broker(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def topic(request: SignedIn, topic_id: int) -> HttpResponse:
-    """Show what removing a topic would remove; a POST removes it."""
+    """Show what removing a topic would remove; a POST removes it and redirects."""
     topic = topics.visible(topic_id, request.user.principal)
     if request.method != "POST":
         return _topic(request, topic)

@@ -57,7 +57,10 @@ def index(request: SignedIn) -> HttpResponse:
 
 @require_safe
 def qr_code(request: SignedIn) -> HttpResponse:
-    """Return the second factor's QR code as an image, since CSP forbids it inline."""
+    """Answer with the QR code of a second factor to be added, as an image.
+
+    CSP forbids it inline. Without such a factor, answer with the error page.
+    """
     secret = second_factor_session.offered_secret(request)
     if secret is None:
         return error_page(request, Absent("There is no second factor to be added."))
@@ -67,7 +70,10 @@ def qr_code(request: SignedIn) -> HttpResponse:
 
 @require_POST
 def recovery_codes(request: SignedIn) -> HttpResponse:
-    """Replace the second factor's recovery codes, and show them once."""
+    """Answer the form that replaces the second factor's recovery codes.
+
+    Show the new codes once, or what is wrong with the form.
+    """
     try:
         _check_both(request)
         codes = second_factor.renew_recovery_codes(user=request.user, now=clock.now())
@@ -78,7 +84,10 @@ def recovery_codes(request: SignedIn) -> HttpResponse:
 
 @require_POST
 def remove(request: SignedIn) -> HttpResponse:
-    """Remove the user's second factor; their session continues."""
+    """Answer the form that removes the user's second factor; redirect to its page.
+
+    Show there what is wrong otherwise. The user's session continues.
+    """
     try:
         _check_both(request)
         second_factor.remove(user=request.user, now=clock.now())

@@ -56,7 +56,7 @@ class SignIn(LoginView):
         return response
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
-        """Sign a person in, or first ask for the code of their second factor."""
+        """Sign the person of the form in, or redirect to the second factor's form."""
         user = form.get_user()
         if not second_factor.is_set(user):
             return super().form_valid(form)
@@ -106,7 +106,7 @@ def _with_delay(response: HttpResponse, form: AuthenticationForm) -> HttpRespons
 
 @require_POST
 def preferences(request: SignedIn) -> HttpResponse:
-    """Store display preferences in cookies, and redirect back."""
+    """Answer the form of display preferences: store cookies, and redirect back."""
     response = redirect(triage_operation.back_url(request))
     for cookie, value in cookies_to_set(request.POST).items():
         response.set_cookie(

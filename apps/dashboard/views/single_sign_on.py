@@ -16,7 +16,7 @@ from apps.dashboard.domain_error_pages import error_page
 @login_not_required
 @require_POST
 def begin(request: HttpRequest) -> HttpResponse:
-    """Redirect to the sign-in of the single sign-on provider."""
+    """Answer the sign-in button: redirect to the single sign-on provider's site."""
     next_url = request.POST.get("next", "")
     if not url_has_allowed_host_and_scheme(next_url, allowed_hosts=None):
         next_url = reverse("home")
@@ -29,7 +29,7 @@ def begin(request: HttpRequest) -> HttpResponse:
 @login_not_required
 @require_safe
 def callback(request: HttpRequest) -> HttpResponse:
-    """Complete single sign-on with the parameters of the provider's redirect."""
+    """Answer the single sign-on provider's redirect: complete the sign-in with it."""
     try:
         return _of_provider("complete", request)
     except PoisonwebError as error:

@@ -32,7 +32,10 @@ API = "/api/v1/topics"
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def mode(request: SignedIn, topic_id: int) -> HttpResponse:
-    """Ask whether to change a topic's lane to another mode; a POST changes it."""
+    """Show the question whether to change a topic's lane mode; a POST changes it.
+
+    The POST redirects to the topic's page.
+    """
     topic = topics.visible(topic_id, request.user.principal)
     form = ModeForm.read(request.POST if request.method == "POST" else request.GET)
     if request.method != "POST":
@@ -47,7 +50,7 @@ def mode(request: SignedIn, topic_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def pause(request: SignedIn, topic_id: int) -> HttpResponse:
-    """Pause a topic's lane, or resume it."""
+    """Answer the form that pauses or resumes a topic's lane; redirect to its page."""
     topic = topics.visible(topic_id, request.user.principal)
     if request.method == "POST":
         act = (
@@ -67,7 +70,10 @@ def pause(request: SignedIn, topic_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def policies(request: SignedIn, topic_id: int) -> HttpResponse:
-    """Show the form of a topic's policies; a POST changes them."""
+    """Show the form of a topic's policies; a POST changes them.
+
+    The POST redirects to the topic's page.
+    """
     topic = topics.visible(topic_id, request.user.principal)
     limits = limits_of(topic)
     if request.method != "POST":
@@ -83,7 +89,7 @@ def policies(request: SignedIn, topic_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.POISONS_READ)
 def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
-    """List a topic's dead-letter samples; a POST reveals their contents."""
+    """Show the page of a topic's dead-letter samples; a POST reveals their contents."""
     principal = request.user.principal
     topic = topics.visible(topic_id, principal)
     rows = (

@@ -74,7 +74,11 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def preview(request: SignedIn) -> HttpResponse:
-    """Show an operation's preview; a POST previews the selected rows."""
+    """Show the page of an operation's preview.
+
+    A POST creates a preview of the selected rows, and redirects to it. A preview that
+    was confirmed redirects to the operation's page.
+    """
     principal, now = request.user.principal, clock.now()
     if request.method == "POST":
         selection_request = triage_operation.parse_list(request.POST)
@@ -94,7 +98,11 @@ def preview(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def confirm(request: SignedIn) -> HttpResponse:
-    """Confirm an operation's preview, or preview its selection again."""
+    """Answer the form that confirms an operation's preview, or previews it again.
+
+    Redirect to the operation's page or the new preview; show the preview with what is
+    wrong otherwise. A GET redirects to the messages.
+    """
     if request.method != "POST":
         return redirect("messages")  # a reload of the page of a refusal
     principal, now = request.user.principal, clock.now()
@@ -128,7 +136,7 @@ def confirm(request: SignedIn) -> HttpResponse:
 @require_safe
 @needs(Scope.OPERATIONS_READ)
 def detail(request: SignedIn, operation_id: int) -> HttpResponse:
-    """Show the progress of an operation."""
+    """Show the page of an operation, with its progress."""
     now = clock.now()
     progress = operation_progress.progress(
         operation_id, request.user.principal, now=now
@@ -145,7 +153,7 @@ def detail(request: SignedIn, operation_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.OPERATIONS_WRITE)
 def undo(request: SignedIn, operation_id: int) -> HttpResponse:
-    """Undo a drop by a new operation, and go to its page."""
+    """Answer the form that undoes a drop by a new operation; redirect to its page."""
     undoing = operation_enqueueing.undo(
         operation_id=operation_id, principal=request.user.principal, now=clock.now()
     )
@@ -155,7 +163,10 @@ def undo(request: SignedIn, operation_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.OPERATIONS_WRITE)
 def dismiss_undo(request: SignedIn, operation_id: int) -> HttpResponse:
-    """Hide the notice that offers to undo a drop; it can still be undone."""
+    """Hide the notice that offers to undo a drop, and redirect back.
+
+    An HTMX request gets the empty notice. The drop can still be undone.
+    """
     undo_offer.forget(request.session, operation_id)
     if request.htmx:
         return render(request, "parts/undo_offer.html")
@@ -163,7 +174,10 @@ def dismiss_undo(request: SignedIn, operation_id: int) -> HttpResponse:
 
 
 def _limits(operation: Operation, form: DecisionForm) -> SendLimits | None:
-    """Return the rate and ramp fields of an operation's form."""
+    """Return the rate and ramp of an operation's submitted form as its send limits.
+
+    Of an operation on deliveries only the rate, and None for one without a rate.
+    """
     if operation.verb == Verb.REDRIVE:
         return form.limits
     if operation.is_paced and not operation.is_about_poisons:
@@ -181,7 +195,10 @@ class PreviousPreview:
 def _look_again(
     request: SignedIn, detail: PreviewDetail, form: DecisionForm
 ) -> HttpResponse:
-    """Preview an operation's selection again, by the submitted route and reason."""
+    """Preview an operation's selection again, by the submitted route and reason.
+
+    Redirects to the new preview.
+    """
     new_preview = operation_enqueueing.preview_again(
         operation=detail.operation,
         route=form.route,
@@ -202,7 +219,7 @@ def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
 def _changed(
     request: SignedIn, detail: PreviewDetail, changed: NotTaken | Stale
 ) -> HttpResponse:
-    """Show an operation's new preview and why the old one is void.
+    """Render an operation's new preview and why the old one is void.
 
     Raises the `Stale` error where there is no new preview.
     """
@@ -220,7 +237,10 @@ def _changed(
 
 
 def _posted_route(request: SignedIn) -> Route:
-    """Return an operation's submitted route, valid or not, to show it again."""
+    """Return the submitted route of a requeue, valid or not, to show it again.
+
+    It has the target topic, and whether messages go in order.
+    """
     target = request.POST.get("target_topic") or None
     return Route(target_topic=target, ordered="ordered" in request.POST)
 
@@ -234,9 +254,10 @@ def _preview(
     before: PreviousPreview | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    """Show an operation's preview; `changed` says why another one was void.
+    """Render the page of an operation's preview.
 
-    `before` is the submitted preview if this is another one.
+    `changed` says why another one was void. `before` is the submitted preview if this
+    is another one.
     """
     context = {
         "preview": detail,
