@@ -38,7 +38,7 @@ NOTHING_OBSERVED = (
 @require_safe
 @needs(Scope.BROKERS_READ)
 def index(request: SignedIn) -> HttpResponse:
-    """Show the list of brokers, with the allow-lists that older rules admitted."""
+    """Show the list of brokers, and allow-lists of those that older rules admitted."""
     principal = request.user.principal
     context = {
         "rows": brokers.find(principal, now=clock.now()),

@@ -138,7 +138,7 @@ def edit(request: SignedIn, outbox_id: int) -> HttpResponse:
 def paused(request: SignedIn, outbox_id: int) -> HttpResponse:
     """Answer the form that pauses or resumes an outbox's sweeper.
 
-    Redirects to the outbox's page.
+    The form's `paused` says which. Redirects to the outbox's page.
     """
     outbox = outboxes.visible(outbox_id, request.user.principal)
     try:
