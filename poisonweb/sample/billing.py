@@ -73,7 +73,10 @@ def _totals(order: Order, *, release: int) -> Totals:
 
 
 def _mean_price(order: Order, total: int, paid: float, *, release: int) -> float:
-    """Divide a made-up order's total by its paid quantity; release 1 fails at 0."""
+    """Divide a made-up order's total by its paid quantity.
+
+    Both releases fail at a quantity of 0, and release 1 fails at a discount of 100 %.
+    """
     if release >= 2 and order.discount_percent == 100:
         return 0.0
     return total / paid

@@ -14,7 +14,10 @@ FILE = "sample-stock-quote-port"
 
 
 def choose(var: Path) -> int:
-    """Return the port of the sample's quote service: the last one, unless taken."""
+    """Return the port of the last start of the sample's quote service.
+
+    Return another one if it is taken, or at the first start.
+    """
     last_port = read(var)
     if last_port is not None and is_free(last_port):
         return last_port

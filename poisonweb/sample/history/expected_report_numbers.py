@@ -73,7 +73,10 @@ class ExpectedNumbers:
             yield {**_key(day, stream), "problem": title, **numbers}
 
     def _add(self, day: DayPlan) -> None:
-        """Add a made-up day's deliveries, failures, decisions to expected numbers."""
+        """Add a made-up day to the expected numbers.
+
+        Its deliveries, failures and decisions count.
+        """
         for count in day.counts:
             self._add_count(count)
         for poisoned in day.poisons:
@@ -108,7 +111,10 @@ class ExpectedNumbers:
         return hour, problem
 
     def _add_step(self, step: PlannedStep, poisoned: Poisoned) -> None:
-        """Count made-up decisions about failures, or outcomes, as expected."""
+        """Count a made-up decision about a failure in the expected numbers.
+
+        Or count its outcome.
+        """
         for tally in self._both(poisoned, step.at):
             tally.numbers[step.kind.value] += 1
         if step.kind is StepKind.RECURRED:

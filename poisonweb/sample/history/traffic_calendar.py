@@ -59,7 +59,7 @@ class Weeks:
     def is_rolled_back(self, at: datetime) -> bool:
         """Check whether messages that failed in the made-up release are skipped.
 
-        This is the case for some hours after the release was rolled back.
+        This is the case from its rollback until their cleanup.
         """
         return at.date() == self.bad_day and ROLLED_BACK <= at.time() < CLEANED_UP
 
@@ -70,7 +70,7 @@ class Weeks:
         return HOURS[at.hour] / sum(HOURS) * self._level(at.date())
 
     def is_maintained(self, at: datetime) -> bool:
-        """Check if the made-up history has a maintenance, without orders, then."""
+        """Check if a time is in the made-up maintenance, without orders."""
         during = MAINTAINED_FROM <= at.time() < MAINTAINED_UNTIL
         return at.date() == self.maintenance and during
 
