@@ -127,9 +127,10 @@ class Locks:
                 self._query(session, "SELECT pg_advisory_unlock(%s)", key_of(name))
 
     def _query(self, session: Session, query: str, *values: int) -> bool:
-        """Run a query of one boolean; close the session if Postgres does not answer.
+        """Run a boolean query on the session that has our advisory locks.
 
-        Otherwise it could keep locks that no thread here relies on any more.
+        Close the session if Postgres does not answer: otherwise it could keep locks
+        that no thread here relies on any more.
         """
         try:
             row = session.execute(query, values).fetchone()

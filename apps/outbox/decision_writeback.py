@@ -127,9 +127,10 @@ def _send(
     connection: psycopg.Connection[Any],
     quarantines: Mapping[int, Quarantine],
 ) -> Collection[int]:
-    """Mark outbox rows as sent; return the ids of those that were changed.
+    """Mark outbox rows as sent whose messages triage has sent; return the ids.
 
-    Stores their message ids as well, so that a later use of one is noticed.
+    Stores their message ids as well, so that a later use of one is noticed. Rows
+    that have changed meanwhile are not among those returned.
     """
     changed, messages = list[int](), list[tuple[str, str, bytes]]()
     statement = filled(outbox, _SEND)

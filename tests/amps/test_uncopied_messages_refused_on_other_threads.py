@@ -18,7 +18,7 @@ from poisonguard.errors import Misconfigured
 from poisonguard.readers.amps import AmpsReader
 from tests.amps.conftest import Connect
 from tests.amps.fake_amps_server import Amps
-from tests.amps.test_mister_yuck_poison_list import No13, a_message, bodies, records
+from tests.amps.test_mister_yuck_client_wrapper import No13, a_message, bodies, records
 from tests.sdk.fake_poisonweb_server import Server
 from tests.sdk.guard_and_handler_builders import guarding
 from tests.waiting import wait_until

@@ -340,7 +340,10 @@ class MemoryDeadLetterReader:
         return len(exhausted)
 
     def _move(self, number: int, group: str, handed_out: _HandedOut) -> None:
-        """Append a message to the dead-letter queue, with its story as headers."""
+        """Append an exhausted message to the memory broker's dead-letter queue.
+
+        Its story is in its headers.
+        """
         message = self._broker.topic(self._topic).messages[number]
         story = vocabulary.exhausted(
             bookmark=str(number).encode(),

@@ -124,7 +124,7 @@ def _require_rights(principal: Principal, topic: Topic) -> None:
 
 
 def _require_queue(topic: Topic) -> None:
-    """Raise Refused unless the topic has a broker and a dead-letter queue."""
+    """Raise Refused unless a lane can read the topic: broker, dead-letter queue."""
     if not _has_queue(topic):
         raise Refused(
             f"The topic {topic.name} has no lane: name its broker and its dead-letter "

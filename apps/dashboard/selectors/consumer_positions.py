@@ -71,7 +71,7 @@ class PositionRow:
 
     @property
     def _reach(self) -> int:
-        """Return the highest sequence number that the position has to settle."""
+        """Return the higher of a topic's head and a position's last received number."""
         received = self.mark.received if self.mark else None
         return max(self.head or 0, received or 0)
 

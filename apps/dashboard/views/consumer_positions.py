@@ -38,7 +38,7 @@ def index(request: SignedIn) -> HttpResponse:
         request,
         "consumer_positions/list.html",
         context,
-        live="consumer_positions/_live_list.html",
+        live="consumer_positions/_live_positions.html",
     )
 
 

@@ -22,7 +22,7 @@ def index(request: SignedIn) -> HttpResponse:
         "filters": filters,
         "may_write": request.user.principal.may(Scope.BROKERS_WRITE),
     }
-    return show(request, "topics/list.html", context, live="topics/_live_list.html")
+    return show(request, "topics/list.html", context, live="topics/_live_topics.html")
 
 
 @require_safe

@@ -60,7 +60,7 @@ class Reading:
     breakers: dict[int, CachedBreaker] = field(default_factory=dict)
 
     def key(self, secret: str) -> CachedKey | None:
-        """Return the API key of a secret as it was read, if it can be used now."""
+        """Return a secret's API key as the gateway last read it, if usable now."""
         key = self.keys.get(team.digest_of(secret))
         is_over = key and key.expires_at is not None and key.expires_at <= clock.now()
         return None if is_over else key

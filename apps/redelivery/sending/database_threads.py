@@ -36,7 +36,7 @@ class DatabaseThreads:
         return await loop.run_in_executor(self._threads, _with_session, work)
 
     def close(self) -> None:
-        """Wait for the database work that was begun, and end the threads."""
+        """Wait for the sender's database work that was begun, and end its threads."""
         self._threads.shutdown()
 
 

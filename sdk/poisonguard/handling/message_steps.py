@@ -46,7 +46,10 @@ def play(
     message: object,
     leaving: SignalSafeEvent,
 ) -> Outcome:
-    """Run the steps of one message on this thread and return its outcome."""
+    """Run the guard's steps of handling one message on this thread.
+
+    Returns the message's outcome.
+    """
     answer: object = None
     raised: BaseException | None = None
     try:

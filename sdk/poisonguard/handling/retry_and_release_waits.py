@@ -36,7 +36,7 @@ class Waits:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Forget waiting messages, the parent's, in a forked child."""
+        """Forget, in a forked child, the parent's messages that wait for a retry."""
         self.retrying: set[MessageFacts] = set()  # waiting for their retry in place
 
     def pause(self, facts: MessageFacts, seconds: float) -> Generator[Step, Any, None]:

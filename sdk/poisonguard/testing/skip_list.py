@@ -119,7 +119,7 @@ class FakeSkipList:
         return {topic: self._revisions[topic] for topic in topics}
 
     def resumes(self, after: str, topics: Sequence[str]) -> bool:
-        """Return whether all skip events behind this place are still there."""
+        """Tell if this test double still has all skip events behind this place."""
         epoch, _, numbers = after.rpartition(".")
         places = [int(number) for number in numbers.split(",")]
         heads = self.heads(topics).values()

@@ -186,7 +186,10 @@ class RabbitChannel:
     def _set_outcome(
         self, tag: int, outcome: PublishOutcome, outcomes: dict[int, PublishOutcome]
     ) -> None:
-        """Set the outcome of a tag's message: refused if it was returned."""
+        """Set the outcome of the message published under a delivery tag.
+
+        It is `refused` if RabbitMQ returned the message.
+        """
         parcel, why = self._waiting.pop(tag), self._returned.pop(tag, "")
         outcomes[parcel.index] = refused(why) if why else outcome
 

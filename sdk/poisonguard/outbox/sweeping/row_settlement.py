@@ -81,7 +81,10 @@ def settle(connection: OutboxConnection, row_id: int, target: Settled) -> bool:
 
 
 def _identity(rows: Sequence[Sequence[object]]) -> dict[str, object]:
-    """Return a message's producer, id and digest, each None if it cannot be read."""
+    """Return the producer, id and digest of a quarantined outbox row's message.
+
+    Each is None if it cannot be read.
+    """
     for producer, message_id, topic, key, headers, body in rows:
         try:
             pairs = header_pairs(headers)
