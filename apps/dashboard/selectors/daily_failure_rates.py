@@ -35,7 +35,10 @@ class Total:
 
     @classmethod
     def of(cls, rates: Iterable[Rate]) -> Self:
-        """Add up the counts of rates; `delivered` is None if no rate has it."""
+        """Sum deliveries and failures over several failure rates.
+
+        `delivered` is None where no consumer counted its deliveries.
+        """
         all_rates = list(rates)
         counted = [r.delivered for r in all_rates if r.delivered is not None]
         return cls(

@@ -76,7 +76,10 @@ def failure_without_postgres(
 
 
 def plan_of(delivery: Delivery, endpoint: Endpoint) -> dict[str, Any]:
-    """Describe a delivery's retry plan; `retries_left` is None if only time ends it."""
+    """Return a delivery's retry plan as JSON members.
+
+    `retries_left` is None where the endpoint retries until the delivery expires.
+    """
     is_waiting = delivery.state == DeliveryState.WAITING
     retries = None
     if endpoint.retries is not None:

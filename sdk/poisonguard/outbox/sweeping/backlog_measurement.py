@@ -62,7 +62,9 @@ FROM waiting
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutboxBacklog:
-    """Counts of waiting and quarantined rows; `oldest_at` is None if no row waits.
+    """How many rows of an outbox wait, and how many are quarantined.
+
+    `oldest_at` is the time of the oldest waiting row, None where no row waits.
 
     Counts the 1,000 topics with the most rows, and up to 100,000 quarantined rows that
     no person has decided about.
