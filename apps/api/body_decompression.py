@@ -76,7 +76,7 @@ def _plain(source: CountingStream) -> Iterator[bytes]:
 
 
 def _gzip(source: CountingStream) -> Iterator[bytes]:
-    """Inflate a gzip body piece by piece; raises zlib.error if it ends too early."""
+    """Inflate a request's gzip body in pieces; raises zlib.error for an early end."""
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     while not inflater.eof:
         compressed = inflater.unconsumed_tail or source.read()
@@ -87,7 +87,7 @@ def _gzip(source: CountingStream) -> Iterator[bytes]:
 
 
 def _zstd(source: CountingStream) -> Iterator[bytes]:
-    """Inflate a zstd body piece by piece, within a bounded window."""
+    """Inflate a request's zstd body piece by piece, within a bounded window."""
     inflater = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
     # stream_reader() is typed for a whole file but uses only its read().
     file = cast("IO[bytes]", source)

@@ -90,7 +90,7 @@ def _check_values(raw: bytearray) -> None:
 
 
 def _has_too_many_values(raw: bytearray) -> bool:
-    """Tell whether a body's JSON has more values than allowed."""
+    """Tell whether a request body's JSON has more values than the API allows."""
     if _beginnings(raw) <= MOST_VALUES:
         return False
     # The signs may be inside strings; there are no more strings than values and names.

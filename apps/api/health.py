@@ -146,7 +146,7 @@ def _migrations_on_disk() -> frozenset[tuple[str, str]]:
 
 
 def _sessions() -> States:
-    """Count Postgres' sessions in use; name the remedy when few are free."""
+    """Count Postgres' sessions in use, for `/readyz`; name a remedy if few are free."""
     usage = postgres_session_usage.usage()
     numbers = {"used": usage.used, "most": usage.most}
     if usage.is_short:
@@ -166,7 +166,10 @@ def _lanes(now: datetime) -> States:
 
 
 def _sender(now: datetime) -> States:
-    """Report whether every enabled endpoint has a live sender of its deliveries."""
+    """Report for `/readyz` whether every enabled endpoint's sender is alive.
+
+    It is the sender of the endpoint's deliveries.
+    """
     activities = EndpointActivity.objects.filter(endpoint__is_enabled=True)
     are_heard = all(activity.is_heard(now) for activity in activities)
     return {"sender": UP if are_heard else AWAY}

@@ -85,7 +85,7 @@ def _check_key(key: str) -> str:
 
 
 def _fingerprint(request: Request) -> bytes:
-    """Hash a request's method, path and inflated body to recognize repeats."""
+    """Hash an API request's method, path and inflated body to recognize repeats."""
     request.data  # noqa: B018 - parsing the body stores its digest in META
     path = raw(request.get_full_path())
     return digest_of(raw(request.method or ""), path, request.META.get(DIGEST, b""))

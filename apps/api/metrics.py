@@ -117,7 +117,10 @@ def _open(principal: Principal) -> list[GaugeMetricFamily]:
 
 
 def _topics(principal: Principal) -> dict[int, str]:
-    """Map ids to names of the topics that a principal sees: of the first by name."""
+    """Map ids to names of topics in `/metrics`: those that a principal sees.
+
+    These are the first of them by name, up to a limit.
+    """
     topics = Topic.objects.matching(principal.topics).order_by("name")[:MOST_TOPICS]
     return dict(topics.values_list("pk", "name"))
 
@@ -163,7 +166,7 @@ def _lanes(principal: Principal, now: datetime) -> list[GaugeMetricFamily]:
 
 
 def _operations(principal: Principal, _: datetime) -> list[GaugeMetricFamily]:
-    """Count the items of unfinished operations, for those who see all topics."""
+    """Count unfinished operations' items for `/metrics`, if all topics are visible."""
     items = GaugeMetricFamily(
         "operation_items",
         "Messages of operations that are not over yet.",
@@ -251,7 +254,7 @@ def _visible_outboxes(principal: Principal) -> list[Outbox]:
 
 
 def _error_counts(outboxes: list[Outbox]) -> dict[int, dict[str, int]]:
-    """Sum the errors of each outbox by step."""
+    """Sum the errors of each outbox's sweeper by step, for `/metrics`."""
     counts: dict[int, dict[str, int]] = {}
     errors = OutboxError.objects.filter(outbox__in=outboxes)
     sums = errors.values("outbox", "step").annotate(total=Sum("count")).order_by()

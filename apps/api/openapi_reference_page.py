@@ -77,7 +77,7 @@ def from_schema(schema: Schema) -> Reference:
 
 
 def _calls(schema: Schema) -> Iterator[Call]:
-    """Yield each call of the API in the OpenAPI schema: a path and a method."""
+    """Yield a `Call` of the API's page for each path and method in the schema."""
     for path, methods in schema["paths"].items():
         for method, spec in methods.items():
             body = spec.get("requestBody")
@@ -132,7 +132,10 @@ def _examples(role: str, spec: Schema) -> Iterator[Example]:
 
 
 def _kind_of_content(spec: Schema) -> ValueKind:
-    """Return the kind of value that an API body has, whatever its media type."""
+    """Return the kind of value that the OpenAPI schema gives a body.
+
+    It is that of the first media type: all have the same.
+    """
     return next(_kind(media["schema"]) for media in spec["content"].values())
 
 

@@ -141,13 +141,13 @@ UPDATE audit_head SET hash = %(hash)s
 
 
 def _canonical(value: Mapping[str, Any]) -> str:
-    """Serialize a decision as sorted ASCII JSON: equal decisions get equal text."""
+    """Serialize an audited decision as sorted ASCII JSON: equal ones get equal text."""
     clean = json.loads(json.dumps(value), object_pairs_hook=_storable_members)
     return json.dumps(clean, sort_keys=True, separators=(",", ":"))
 
 
 def _storable_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Replace in an entry's JSON what Postgres refuses; a hook of `json.loads`."""
+    """Replace in an audit entry what Postgres refuses; a hook of `json.loads`."""
     # jsonb refuses NUL and lone surrogates; the generated columns read this as jsonb.
     return {
         storable(name): storable(item) if isinstance(item, str) else item

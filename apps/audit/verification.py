@@ -119,7 +119,7 @@ def hashes_of(seqs: Sequence[int]) -> dict[int, bytes]:
 
 
 def has_hash(digest: bytes) -> bool:
-    """Tell whether the audit chain has this hash anywhere, its start included."""
+    """Tell whether the audit chain has this hash anywhere, its fixed start included."""
     return digest == START or bool(_select_hashes("hash = %s", digest))
 
 
@@ -286,7 +286,7 @@ def _bad_end(walk: _Walk) -> tuple[int | None, str]:
 
 
 def _head_troubles(walk: _Walk) -> Iterator[str]:
-    """Describe an audit chain that has no head, or several."""
+    """Describe it if the table of the audit chain's head has no row, or several."""
     if len(walk.heads) != 1:
         number = len(walk.heads) or "no"
         yield f"{HEAD} has {number} rows instead of one: where the chain ends is lost."
@@ -339,7 +339,7 @@ def _walk(entries: _Relation, head: _Relation, *, upto: int = MAX_SEQ) -> _Walk:
 
 
 def _quoted_name(relation: _Relation) -> str:
-    """Return the quoted name of a relation, for SQL."""
+    """Return the quoted name of an audit relation, for SQL."""
     quote = connection.ops.quote_name
     return f"{quote(relation.schema)}.{quote(relation.name)}"
 

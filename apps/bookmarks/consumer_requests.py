@@ -124,7 +124,7 @@ def _parse_epoch(value: object) -> int:
 
 
 def _parse_optional_seq(data: Mapping[str, object], field: str) -> int | None:
-    """Parse a message's optional sequence number, None if missing; raise Invalid."""
+    """Parse a position's optional sequence number, None if missing; raise Invalid."""
     value = data.get(field)
     return None if value is None else _parse_seq(field, value)
 
@@ -155,7 +155,7 @@ def _parse_run(index: int, value: object) -> Run:
 
 
 def _parse_seq(field: str, value: object) -> int:
-    """Parse a message's sequence number; raise Invalid for another value."""
+    """Parse a sequence number in a position's update; raise Invalid for others."""
     # A bool is an int to Python; True would be message 1.
     if type(value) is not int or not 0 <= value <= LAST:
         raise Invalid(field, f"send whole numbers from 0 to 2^63-2 ({LAST})")

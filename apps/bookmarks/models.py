@@ -144,7 +144,7 @@ class Mark(models.Model):
 
     @property
     def resume(self) -> int:
-        """Return the sequence number after which the reader resumes."""
+        """Return the sequence number after which the mark's reader resumes."""
         if self.persisted is None:
             return self.processed
         return min(self.processed, self.persisted)

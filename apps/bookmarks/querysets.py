@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 class PositionQuerySet(models.QuerySet["BookmarkPosition"]):
     def settled_here(self) -> Self:
-        """Keep positions that guards settle here, not those a broker reports."""
+        """Select the positions that guards settle here, not those a broker reports."""
         return self.filter(source=PositionSource.SDK)
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
-        """Keep positions on these topics, given by name or by pattern with `*`."""
+        """Select the consumer positions on topics, by name or by pattern with `*`."""
         return self.filter(topic_filters_by_id.matching(patterns))
 
     def locked(self) -> Self:

@@ -31,7 +31,7 @@ def up_to(seq: int) -> Runs:
 
 
 def watermark(runs: Runs) -> int:
-    """Return the end of the settled run that begins at 0, or `NOWHERE`."""
+    """Return a mark's watermark: the end of its settled run from 0, or `NOWHERE`."""
     return runs[0][1] if runs and runs[0][0] == 0 else NOWHERE
 
 

@@ -171,7 +171,7 @@ class DeadLetter:
 
     @property
     def handle(self) -> str:
-        """The name by which to acknowledge, extend or release the dead letter."""
+        """Return the name by which to acknowledge, extend or release the letter."""
         return self.receipt or self.bookmark
 
 
@@ -226,7 +226,7 @@ class Publisher(Protocol):
     """Puts messages on their topics."""
 
     def publish(self, messages: Sequence[Outbound]) -> list[PublishOutcome]:
-        """Send the messages pipelined and return one outcome for each, in order.
+        """Send messages to the broker pipelined; return one outcome for each, in order.
 
         A message leaves byte for byte as it is given, less the reserved headers. A
         message that the broker refuses never stops another: where it would break the
@@ -238,7 +238,7 @@ class Publisher(Protocol):
         """
 
     def close(self) -> None:
-        """Close the publisher's connections; calling it twice does no harm."""
+        """Close the connections of a broker's publisher; a second call is harmless."""
 
 
 class DeadLetterReader(Protocol):
@@ -269,12 +269,13 @@ class DeadLetterReader(Protocol):
         """Return these dead letters to their queue at once, unchanged."""
 
     def dead_letter_exhausted(self) -> int:
-        """Move messages that were handed out `max_dequeue_count` times and not settled.
+        """Move the lane's exhausted messages to their dead-letter queue; count them.
 
-        A message moves to the dead-letter queue only when no consumer settled or took
-        it for the visibility timeout; the same step settles it for its consumer group.
-        One call looks at a bounded number: call it again. Returns the number of moved
-        messages: 0 where the broker does this itself.
+        These were handed out `max_dequeue_count` times and not settled. A message moves
+        to the dead-letter queue only when no consumer settled or took it for the
+        visibility timeout; the same step settles it for its consumer group. One call
+        looks at a bounded number: call it again. Returns the number of moved messages:
+        0 where the broker does this itself.
         """
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ def unskip(row: ListedSkip) -> Shape:
 
 
 def skips(snapshot: SkipListSnapshot) -> Shape:
-    """Return a topic's whole skip list as a dict, with its epoch and revision."""
+    """Render a topic's whole skip list as a dict of the API: epoch, revision, skips."""
     return {
         "epoch": snapshot.epoch,
         "revision": snapshot.revision,

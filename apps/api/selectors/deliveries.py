@@ -33,7 +33,10 @@ class DeliveryWithHistory:
 def matching(
     filters: DeliveryFilter, window: PageWindow, principal: Principal
 ) -> Page[Delivery]:
-    """List the matching deliveries that this principal may see, the latest first."""
+    """List for the API a page of the matching deliveries that this principal may see.
+
+    The latest come first.
+    """
     with delivery_list_timeout():
         return window.page(filters.matching(principal).select_related("endpoint"))
 

@@ -46,7 +46,7 @@ def one(endpoint_id: int, principal: Principal, *, now: datetime) -> EndpointDet
 
 
 def visible(endpoint_id: int, principal: Principal) -> Endpoint:
-    """Find the row of an endpoint; raises Absent if the principal sees none."""
+    """Find an endpoint's row by id for the API; raises Absent if it is not visible."""
     endpoint = _visible(principal).filter(pk=endpoint_id).first()
     if endpoint is None:
         raise Absent(f"There is no endpoint {endpoint_id} here.")

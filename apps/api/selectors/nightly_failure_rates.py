@@ -31,9 +31,10 @@ class Granularity(StrEnum):
 def period(
     *, first: date | None, last: date | None, now: datetime
 ) -> tuple[date, date]:
-    """Return the first and last day of a report; by default, the newest four weeks.
+    """Fill in the first or last day of a report's period if it is missing; return both.
 
-    Raises Invalid where the first day is after the last.
+    By default it is the newest four weeks. Raises Invalid where the first day is after
+    the last.
     """
     last = last or newest_over(now)
     first = first or _four_weeks_until(last)

@@ -74,7 +74,10 @@ def _operations(poison: Poison, principal: Principal) -> list[Operation]:
 def _entries(
     poison: Poison, containing: list[Operation], principal: Principal
 ) -> list[Entry] | None:
-    """List the audit entries of a poison and its operations; None without the right."""
+    """List for the API the audit entries of a poison and of its operations.
+
+    None without the right.
+    """
     if not principal.may(Scope.AUDIT_READ):
         return None
     subjects = [f"poison:{poison.pk}", *(f"operation:{op.pk}" for op in containing)]

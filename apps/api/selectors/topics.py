@@ -48,7 +48,7 @@ def find(
 
 
 def one(name: str, principal: Principal, *, now: datetime) -> TopicDetail:
-    """Find a topic that this principal may see; raises Absent otherwise."""
+    """Find a topic by name that this principal may see; raises Absent otherwise."""
     topic = topic_registration_and_settings.visible_topic(
         name=name, principal=principal
     )
@@ -76,7 +76,7 @@ def _details(topics: Sequence[Topic], *, now: datetime) -> list[TopicDetail]:
 
 
 def _lane_of(topic: Topic, held_count: int, *, now: datetime) -> LaneDetail | None:
-    """Return a topic's lane, and whether it wrote its state lately; None without."""
+    """Return a topic's lane for the API, and if it wrote state lately; None without."""
     lane: Lane | None = getattr(topic, "lane", None)
     if lane is None:
         return None

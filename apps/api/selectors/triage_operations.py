@@ -98,6 +98,6 @@ def preview(token: uuid.UUID, principal: Principal) -> PreviewSummary:
 
 
 def _reasons(operation: Operation, standing: str) -> list[tuple[int, str]]:
-    """List an operation's first poisons of a standing, each with the reason for it."""
+    """List an operation's first poisons of a standing for the API, with the reasons."""
     items = standings_of(operation, standings=[standing], limit=MOST_REASONS)
     return [(item.poison, item.explanation) for item in items if item.poison]

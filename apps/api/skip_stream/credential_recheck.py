@@ -31,7 +31,7 @@ async def usable(
 async def _usable_keys(
     session: Session, names: list[str], now: datetime
 ) -> set[Credential]:
-    """Return those of the API keys that are neither revoked nor expired."""
+    """Return those of the streams' API keys that are neither revoked nor expired."""
     if not names:
         return set()
     values = {"names": names, "now": now}
@@ -42,7 +42,7 @@ async def _usable_keys(
 async def _usable_sessions(
     session: Session, keys: list[str], now: datetime
 ) -> set[Credential]:
-    """Return those of the sessions that are open and of active people."""
+    """Return those of the streams' sessions that are open and of active people."""
     if not keys:
         return set()
     values = {"keys": keys, "now": now}
@@ -61,7 +61,7 @@ async def _usable_sessions(
 async def _users(
     session: Session, payloads: Mapping[str, Mapping[str, Any]]
 ) -> dict[int, User]:
-    """Load the people of sessions, by id."""
+    """Load the people of the sessions that read skip streams, by id."""
     ids = sorted({sessions.user_id_of(data) for data in payloads.values()})
     rows = await session.execute(open_stream_credentials.ACCOUNTS, {"ids": ids})
     return {row[0]: _user(*row) for row in await rows.fetchall()}

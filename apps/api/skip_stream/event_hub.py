@@ -127,7 +127,7 @@ class Hub:
             self._task.cancel()
 
     def _withdraw(self) -> None:
-        """Forget this hub, so that the next reader starts another."""
+        """Forget this hub of skip streams: the loop's next reader starts another."""
         if self._hubs.get(self._loop) is self:
             del self._hubs[self._loop]
 
@@ -184,7 +184,7 @@ class Hub:
         await self._retry_forever("the skip lists cannot be read", self._poll_lists)
 
     async def _poll_lists(self, connected: Callable[[], None]) -> None:
-        """Poll the skip lists at each wake and every few seconds."""
+        """Poll the skip lists for the hub at each wake, and every half second."""
         async with await open_async_session("skips") as session:
             await session.execute(skip_list_for_consumers.INSERT_EPOCH)
             connected()
@@ -193,7 +193,7 @@ class Hub:
                 await self._wait_for_wake()
 
     async def _wait_for_wake(self) -> None:
-        """Wait for a notice, at most until the next poll is due."""
+        """Wait for a notice of skips, at most until the hub's next poll is due."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), POLL_SECONDS)
         self._wake.clear()
@@ -249,7 +249,7 @@ class Hub:
         return heads
 
     def _reset_all(self, epoch: str) -> None:
-        """Reset all readers of skip streams, because another store took over."""
+        """Reset the hub's readers of skip streams: another store took over."""
         if self._current:
             log.warning("the store is another one than before: all readers are reset")
         for reader in self._current:

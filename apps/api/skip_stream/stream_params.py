@@ -54,7 +54,7 @@ class StreamParams:
 
 
 def _name(field: str, value: str) -> str:
-    """Return a stream's topic or group; raises Invalid for an unusable name."""
+    """Return a skip stream's topic or group; raises Invalid for an unusable name."""
     if not is_name(value):
         remedy = (
             f"send a name of 1 to {NAME_LIMIT} characters, none a control character"

@@ -43,7 +43,7 @@ class ReaderState:
         return replace(self, revisions=(*before, revision, *after))
 
     def id(self, epoch: str) -> bytes:
-        """Return the id of an event in this state, from which a reader resumes."""
+        """Encode the id of the hub's event in this state: a reader resumes from it."""
         return f"id: {epoch}.{','.join(map(str, self.revisions))}\n".encode()
 
 

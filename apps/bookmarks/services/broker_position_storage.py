@@ -25,7 +25,7 @@ def observe(
 
 
 def _store_position(topic: Topic, consumer: ConsumerPosition, *, now: datetime) -> None:
-    """Store a consumer's position and its one mark, and when it last moved."""
+    """Store the position and one mark that a broker reports, and when it last moved."""
     position, created = BookmarkPosition.objects.update_or_create(
         topic=topic,
         source="broker",

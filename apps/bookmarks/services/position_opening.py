@@ -76,7 +76,11 @@ def fence(*, positions: Sequence[BookmarkPosition], epoch: int) -> None:
 def _create_position(
     holder: Holder, name: str, principal: Principal, *, now: datetime
 ) -> None:
-    """Create the holder's position on a topic; raise Forbidden for a hidden one."""
+    """Register a holder's topic, and create its position there if it names a sub id.
+
+    Raises Forbidden for a hidden topic. If old messages are handed out again, the topic
+    stores that.
+    """
     if not principal.sees(name):
         raise Forbidden(f"This key may not use the topic {name}; give it the topic.")
     topic = brokers.topics_named(names=[name])[name]

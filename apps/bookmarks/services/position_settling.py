@@ -92,12 +92,12 @@ def settle(
 
 
 def _reject(pointer: str, detail: str) -> SettleAnswer:
-    """Return the rejection of a position's update that cannot be stored, and why."""
+    """Make the answer that rejects a position's update: where it is wrong, and why."""
     return SettleAnswer(status=SettleStatus.REJECTED, detail=detail, pointer=pointer)
 
 
 def _refuse_hidden(topic: str, hidden: Collection[str]) -> SettleAnswer | None:
-    """Return a rejection if the principal may not use the topic, else None."""
+    """Reject a position's update if the principal may not use the topic, else None."""
     if topic not in hidden:
         return None
     return _reject(
@@ -148,7 +148,7 @@ def _highest(update: PositionUpdate) -> int:
 
 
 def _greater(first: int | None, second: int | None) -> int | None:
-    """Return the greater of two sequence numbers, each of which may be None."""
+    """Return the greater of two numbers of a position's updates; each may be None."""
     return max((n for n in (first, second) if n is not None), default=None)
 
 
@@ -260,9 +260,10 @@ def _arrays_by_field(updates: Collection[PositionUpdate]) -> dict[str, str]:
 
 
 def _as_array(values: tuple[str | int | None, ...]) -> str:
-    """Write values as an array of Postgres: a JSON list, but for the brackets.
+    """Write values of positions' updates as an array of Postgres.
 
-    Parsed texts have no control characters, which JSON escapes differently.
+    That is a JSON list, but for the brackets. Parsed texts have no control characters,
+    which JSON escapes differently.
     """
     # With psycopg's own lists, a large batch took twice as long.
     return "{" + json.dumps(values, ensure_ascii=False)[1:-1] + "}"
@@ -285,7 +286,7 @@ ON CONFLICT (position_id, publisher) DO NOTHING
 
 
 def _insert_marks(first: Mapping[Key, _Remark]) -> None:
-    """Insert the marks of positions that got their first update."""
+    """Insert the marks of publishers whose first update of a position just came."""
     values: dict[str, list[int | str | None]] = {
         "positions": [remark.position for remark in first.values()],
         "publishers": [publisher for _, _, _, publisher, _ in first],

@@ -76,4 +76,4 @@ class Adapter(Protocol):
         """
 
     def ordering(self, topic: str) -> Ordering:
-        """Return the ordering of this very topic, which may differ from its kind's."""
+        """Return a topic's ordering at its broker, which may differ from its kind's."""

@@ -17,7 +17,7 @@ from apps.brokers.address_policy import Dial
 
 
 def pools(dial: Dial) -> dict[str, type[HTTPConnectionPool]]:
-    """Return urllib3's pools for http and https with connections made by `dial`."""
+    """Return urllib3's pools for broker adapters, http and https, that use `dial`."""
     return {
         "http": derived(HTTPConnectionPool, dial),
         "https": derived(HTTPSConnectionPool, dial),
@@ -25,10 +25,10 @@ def pools(dial: Dial) -> dict[str, type[HTTPConnectionPool]]:
 
 
 def derived(pool: type[HTTPConnectionPool], dial: Dial) -> type[HTTPConnectionPool]:
-    """Derive a class of HTTP pools whose connections are made by `dial`."""
+    """Derive a broker adapter's class of HTTP pools, which connect by `dial`."""
 
     def connect(connection: HTTPConnection) -> socket.socket:
-        """Connect a socket of urllib3 by `dial`; raise urllib3's own errors."""
+        """Connect a broker adapter's socket by `dial`; raise urllib3's own errors."""
         host, timeout = connection.host, connection.timeout
         seconds = timeout if isinstance(timeout, int | float) else None
         try:

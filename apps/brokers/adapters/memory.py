@@ -71,7 +71,7 @@ class _Topic:
     head: int = 0
 
     def add(self, message: Outbound) -> int:
-        """Append a message to this topic; return its number."""
+        """Append a message to a topic of the memory broker; return its number."""
         self.head += 1
         self.messages[self.head] = message
         return self.head
@@ -92,32 +92,38 @@ class MemoryBroker:
     # --- what a test arranges
 
     def refuse(self, why: Callable[[Outbound], str]) -> None:
-        """Refuse from now on each published message for which `why` returns a text."""
+        """Let the memory broker refuse each message for which `why` returns a text.
+
+        It does so for messages that are published from now on.
+        """
         self.refusal = why
 
     def go_away(self) -> None:
-        """Take this broker offline: each call raises Unavailable from now on."""
+        """Take the memory broker offline: from now on each call raises Unavailable."""
         self._away = True
 
     def come_back(self) -> None:
-        """Bring this broker online: it answers calls and confirms messages again."""
+        """Bring the memory broker online: it answers and confirms messages again."""
         self._away, self.answers_left = False, None
 
     def stop_answering(self, *, after: int, keep: bool) -> None:
-        """Confirm `after` more published messages, and leave the others unanswered.
+        """Let the memory broker confirm `after` more messages, and answer no others.
 
         `keep`: the others are stored all the same, otherwise lost.
         """
         self.answers_left, self.keeps_unanswered = after, keep
 
     def advance(self, seconds: float) -> None:
-        """Move the broker's clock forward."""
+        """Move the memory broker's clock forward."""
         self.now += timedelta(seconds=seconds)
 
     def receive(
         self, topic: str, *, consumer_group: str, client_name: str
     ) -> list[tuple[str, Outbound]]:
-        """Hand a topic's new messages to a consumer, which settles them or does not."""
+        """Hand a consumer the new messages of a topic of the memory broker.
+
+        The consumer settles them or does not.
+        """
         state = self.topic(topic)
         group = state.groups.setdefault(consumer_group, _Group())
         new_messages = [(n, m) for n, m in state.messages.items() if n > group.position]
@@ -129,25 +135,25 @@ class MemoryBroker:
     def receive_again(
         self, topic: str, bookmark: str, *, consumer_group: str, client_name: str
     ) -> None:
-        """Hand out a message of a topic again, as a restarted consumer would get it."""
+        """Hand out a message of the memory broker again, as to a restarted consumer."""
         pending = self.topic(topic).groups[consumer_group].pending
         count = pending[int(bookmark)].dequeue_count + 1
         pending[int(bookmark)] = _HandedOut(client_name, self.now, count)
 
     def settle(self, topic: str, bookmark: str, *, consumer_group: str) -> None:
-        """Settle a message that a consumer group was handed."""
+        """Settle at the memory broker a message that a consumer group was handed."""
         del self.topic(topic).groups[consumer_group].pending[int(bookmark)]
 
     # --- what a test looks at
 
     def published(self, topic: str) -> list[Outbound]:
-        """Return the messages of a topic or a dead-letter queue, oldest first."""
+        """Return what a topic or queue of the memory broker holds, oldest first."""
         return list(self.topic(topic).messages.values())
 
     # --- the ports
 
     def publisher(self) -> MemoryPublisher:
-        """Return a publisher to this broker."""
+        """Return a publisher to this memory broker."""
         return MemoryPublisher(self)
 
     def reader(
@@ -158,7 +164,7 @@ class MemoryBroker:
         max_dequeue_count: int = 5,
         visibility_timeout: float = 60.0,
     ) -> MemoryDeadLetterReader:
-        """Return a reader of a topic's dead-letter queue."""
+        """Return a reader of a dead-letter queue of the memory broker."""
         return MemoryDeadLetterReader(
             self,
             topic=topic,
@@ -168,17 +174,17 @@ class MemoryBroker:
         )
 
     def admin(self, topic: str, *, dead_letter_queue: str = "") -> MemoryTopicAdmin:
-        """Return the admin that inspects a topic and its dead-letter queue."""
+        """Return the admin that inspects a topic and its queue at the memory broker."""
         queue = dead_letter_queue or topic + SUFFIX
         return MemoryTopicAdmin(self, topic=topic, queue=queue)
 
     def ping(self) -> str:
-        """Describe the broker; raise Unavailable while it is away."""
+        """Describe the memory broker; raise Unavailable while it is away."""
         self.reach()
         return "a broker in memory"
 
     def discover(self) -> list[FoundTopic]:
-        """List the topics, each with its dead-letter queue."""
+        """List the memory broker's topics, each with its dead-letter queue."""
         self.reach()
         depths = {name: len(self._topics[name].messages) for name in self._topics}
         return [
@@ -196,11 +202,11 @@ class MemoryBroker:
         """Do nothing: the broker in memory has no connection."""
 
     def topic(self, name: str) -> _Topic:
-        """Return a topic or queue, which is created if missing."""
+        """Return a topic or queue of the memory broker, created if missing."""
         return self._topics.setdefault(name, _Topic())
 
     def reach(self) -> None:
-        """Raise Unavailable while the broker is away."""
+        """Raise Unavailable while the memory broker is away."""
         if self._away:
             raise Unavailable("The broker in memory is away.")
 
@@ -212,7 +218,7 @@ class MemoryPublisher:
         self.broker = broker or MemoryBroker()
 
     def publish(self, messages: Sequence[Outbound]) -> list[PublishOutcome]:
-        """Append the messages to their topics; return outcomes in order."""
+        """Append messages to the memory broker's topics; return outcomes in order."""
         with self.broker.changed:
             self.broker.reach()
             outcomes = [self._publish(message) for message in messages]
@@ -223,7 +229,10 @@ class MemoryPublisher:
         """Do nothing: the broker in memory has no connection."""
 
     def _publish(self, message: Outbound) -> PublishOutcome:
-        """Append a message, refuse it or leave it unanswered; return the outcome."""
+        """Append a message at the memory broker, refuse it or leave it unanswered.
+
+        Returns the outcome.
+        """
         broker = self.broker
         if broker.answers_left == 0:
             if broker.keeps_unanswered:
@@ -259,7 +268,10 @@ class MemoryDeadLetterReader:
         self._cursor = 0
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
-        """Return the next dead letters; wait at most `wait` seconds for the first."""
+        """Return the memory broker's next dead letters.
+
+        Waits at most `wait` seconds for the first.
+        """
         with self._broker.changed:
             try:
                 self._broker.reach()
@@ -271,27 +283,30 @@ class MemoryDeadLetterReader:
             return self._read_batch(limit)
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
-        """Return the queue's first dead letters; change nothing."""
+        """Return the memory broker's first dead letters; change nothing."""
         self._broker.reach()
         numbers = list(self._broker.topic(self._queue).messages)[:limit]
         return [self._letter(number) for number in numbers]
 
     def extend(self, handles: Sequence[str]) -> None:
-        """Do nothing: dead letters have no other reader. Raise Unavailable if away."""
+        """Do nothing: the memory broker has one reader. Raise Unavailable if away."""
         self._broker.reach()
 
     def release(self, handles: Sequence[str]) -> None:
-        """Do nothing: dead letters never left the queue. Raise Unavailable if away."""
+        """Do nothing: letters stay in the memory broker. Raise Unavailable if away."""
         self._broker.reach()
 
     def acknowledge(self, handles: Sequence[str]) -> None:
-        """Remove these dead letters from their queue."""
+        """Remove these dead letters from their queue at the memory broker."""
         self._broker.reach()
         for bookmark in handles:
             self._broker.topic(self._queue).messages.pop(int(bookmark), None)
 
     def dead_letter_exhausted(self) -> int:
-        """Move the topic's exhausted messages to the dead-letter queue; count them."""
+        """Move the memory broker's exhausted messages to the dead-letter queue.
+
+        Returns how many.
+        """
         self._broker.reach()
         groups = self._broker.topic(self._topic).groups
         return sum(self._dead_letter(name, group) for name, group in groups.items())
@@ -300,12 +315,12 @@ class MemoryDeadLetterReader:
         """Do nothing: the broker in memory has no connection."""
 
     def _unread(self) -> list[int]:
-        """List the numbers of the dead letters not read yet."""
+        """List the numbers of the memory broker's dead letters not yet read."""
         messages = self._broker.topic(self._queue).messages
         return [number for number in messages if number > self._cursor]
 
     def _read_batch(self, limit: int) -> list[DeadLetter]:
-        """Return the next dead letters and move the cursor behind them."""
+        """Return the memory broker's next dead letters; move the cursor behind them."""
         letters: list[DeadLetter] = []
         for number in self._unread()[:limit]:
             letters.append(self._letter(number))
@@ -315,7 +330,7 @@ class MemoryDeadLetterReader:
         return letters
 
     def _letter(self, number: int) -> DeadLetter:
-        """Build the dead letter of this number."""
+        """Build the dead letter that has this number at the memory broker."""
         message = self._broker.topic(self._queue).messages[number]
         parts = (part for header in message.headers for part in header)
         return DeadLetter(
@@ -327,7 +342,10 @@ class MemoryDeadLetterReader:
         )
 
     def _dead_letter(self, name: str, group: _Group) -> int:
-        """Move a group's exhausted messages to the dead-letter queue; count them."""
+        """Move exhausted messages of a memory broker's group to the dead-letter queue.
+
+        Returns how many.
+        """
         overdue_since = self._broker.now - self._visibility_timeout
         exhausted = [
             number
@@ -367,7 +385,7 @@ class MemoryTopicAdmin:
         self._queue = queue
 
     def consumers(self) -> list[ConsumerPosition]:
-        """Return the position of each consumer group of the topic."""
+        """Return the position of each consumer group of a memory broker's topic."""
         self._broker.reach()
         topic = self._broker.topic(self._topic)
         return [
@@ -376,17 +394,17 @@ class MemoryTopicAdmin:
         ]
 
     def depth(self) -> int | None:
-        """Count the messages of the dead-letter queue."""
+        """Count the messages of the memory broker's dead-letter queue."""
         self._broker.reach()
         return len(self._broker.topic(self._queue).messages)
 
     def oldest_at(self) -> datetime | None:
-        """Return None, the oldest dead letter's time: messages hold no time."""
+        """Return None: messages of the memory broker hold no time."""
         self._broker.reach()
         return None
 
     def delivered(self) -> Delivered | None:
-        """Count a topic's deliveries to all groups."""
+        """Count the deliveries of a memory broker's topic to all groups."""
         self._broker.reach()
         groups = self._broker.topic(self._topic).groups.values()
         total = sum(group.position for group in groups)
@@ -396,7 +414,7 @@ class MemoryTopicAdmin:
         """Do nothing: the broker in memory has no connection."""
 
     def _position(self, name: str, group: _Group, *, head: int) -> ConsumerPosition:
-        """Build the position of a consumer group."""
+        """Build the position of a consumer group at the memory broker."""
         handed_out = group.pending.values()
         oldest = min((one.at for one in handed_out), default=None)
         return ConsumerPosition(

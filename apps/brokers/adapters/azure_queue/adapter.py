@@ -64,26 +64,26 @@ class AzureAdapter:
     capabilities = CAPABILITIES
 
     def publisher(self, broker: BrokerSettings) -> AzurePublisher:
-        """Return a publisher for a broker; it connects with its first message."""
+        """Return a publisher to an Azure account; its first message connects it."""
         usual = usual_encoding(broker)
         return AzurePublisher(_make_wire(broker, connections=SIDE_BY_SIDE), usual=usual)
 
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> AzureDeadLetterReader:
-        """Return a reader of a topic's poison queue; it connects when it reads."""
+        """Return a reader of Azure's poison queue; it connects when it reads."""
         settings = AzureQueueSettings.of_topic(broker, topic)
         return AzureDeadLetterReader(_make_wire(broker), settings)
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> AzureTopicAdmin:
-        """Return the admin that counts a topic's queues; it connects when asked."""
+        """Return the admin that counts a topic's Azure queues; it connects on use."""
         settings = AzureQueueSettings.of_topic(broker, topic)
         return AzureTopicAdmin(_make_wire(broker), settings)
 
     def broker_admin(self, broker: BrokerSettings) -> AzureBrokerAdmin:
-        """Return the admin that tests an account and lists its queues."""
+        """Return the admin that tests an Azure account and lists its queues."""
         usual_encoding(broker)
         return AzureBrokerAdmin(_make_wire(broker))
 
@@ -100,6 +100,6 @@ ADAPTER = AzureAdapter()
 
 
 def _make_wire(broker: BrokerSettings, *, connections: int = CONNECTIONS) -> AzureWire:
-    """Return a client of the broker's account; nothing is sent yet."""
+    """Return a client of an Azure account; nothing is sent yet."""
     account, dial = AzureAccount.parse(broker.url), broker.target.dial
     return AzureWire(account, dial=dial, connections=connections)

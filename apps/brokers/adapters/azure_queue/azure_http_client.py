@@ -138,24 +138,27 @@ class AzureWire:
         return self._account.name
 
     def map(self, call: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Call a function for each item, in parallel; return the results in order."""
+        """Call a function for each item in the Azure client's threads, in parallel.
+
+        Returns the results in order.
+        """
         if len(items) == 1:
             return [call(items[0])]
         return list(self._threads.map(call, items))
 
     def submit(self, call: Callable[[T], R], item: T) -> Future[R]:
-        """Call a function in a thread of the pool; return the future."""
+        """Call a function in a thread of the Azure client; return the future."""
         return self._threads.submit(call, item)
 
     def close(self) -> None:
-        """Close the connections to Azure and let running calls end."""
+        """Close the connections to Azure; drop queued calls, let running ones end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._pool.close()
 
     # --- operations of the service
 
     def put(self, queue: str, text: str) -> AzureMessage:
-        """Add a message that never expires to a queue; return it with its id."""
+        """Add a message that never expires to Azure's queue; return it with its id."""
         escaped = escape(text, {"\r": "&#13;"})
         body = f"<QueueMessage><MessageText>{escaped}</MessageText></QueueMessage>"
         query = {"messagettl": "-1"}
@@ -176,27 +179,30 @@ class AzureWire:
         return _parse_messages(self._ask("GET", f"/{queue}/messages", query))
 
     def hide(self, queue: str, message: str, receipt: str, *, seconds: int) -> str:
-        """Hide a message that we took for so many seconds; return its new receipt."""
+        """Hide a message that we took from Azure for so many seconds.
+
+        Returns its new receipt.
+        """
         query = {"popreceipt": receipt, "visibilitytimeout": str(seconds)}
         reply = self._ask("PUT", f"/{queue}/messages/{quote(message, safe='')}", query)
         return reply.headers.get("x-ms-popreceipt", "")
 
     def delete(self, queue: str, message: str, receipt: str) -> None:
-        """Delete a message that we took, by its receipt."""
+        """Delete a message that we took from Azure's queue, by its receipt."""
         query = {"popreceipt": receipt}
         self._ask("DELETE", f"/{queue}/messages/{quote(message, safe='')}", query)
 
     def depth(self, queue: str) -> int:
-        """Count a queue's messages approximately, with the hidden ones."""
+        """Count the messages of Azure's queue approximately, with the hidden ones."""
         reply = self._ask("GET", f"/{queue}", {"comp": "metadata"})
         return int(reply.headers.get("x-ms-approximate-messages-count", "0"))
 
     def make(self, queue: str) -> None:
-        """Create a queue; leave an existing one as it is."""
+        """Create a queue at Azure; leave an existing one as it is."""
         self._ask("PUT", f"/{queue}", {})
 
     def queues(self, *, after: str = "") -> tuple[list[str], str]:
-        """List a page of queues by name, and the marker of the next; "" at the end."""
+        """List a page of Azure's queues, and the marker of the next; "" at the end."""
         query = {"comp": "list", "maxresults": str(QUEUES_PAGE)}
         if after:
             query["marker"] = after
@@ -279,7 +285,7 @@ def _string_to_sign(
     headers: Mapping[str, str],
     body: bytes,
 ) -> str:
-    """Build the string to sign, as Azure does to check a request's signature."""
+    """Build the text that we sign for Azure, which builds the same to check it."""
     unused = "\n" * 2
     length = str(len(body)) if body else ""
     kind = headers.get("Content-Type", "")
@@ -315,7 +321,7 @@ def _first_line(match: re.Match[bytes] | None) -> str:
 
 
 def unless_missing(call: Callable[[], T], *, otherwise: T) -> T:
-    """Make a call to a queue; return a default where the queue is missing."""
+    """Call a queue of Azure; return a default where the queue is missing."""
     try:
         return call()
     except AzureRejected as error:

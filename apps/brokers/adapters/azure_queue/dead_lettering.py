@@ -43,10 +43,11 @@ class AzureDeadLettering:
         self._settings = settings
 
     def move(self) -> int:
-        """Move exhausted messages, `batchSize` at a time; return their number.
+        """Move exhausted messages to Azure's poison queue; return their number.
 
-        As in the runtime, the next batch starts when at most `newBatchThreshold`
-        messages of the earlier batches are left.
+        In place of the Functions runtime and like it, `batchSize` at a time: the next
+        batch starts when at most `newBatchThreshold` messages of the earlier batches
+        are left.
         """
         moved, futures = 0, set[Future[bool]]()
         for _ in range(MOST_BATCHES):
@@ -60,7 +61,7 @@ class AzureDeadLettering:
         return moved + sum(one.result() for one in futures)
 
     def _take(self) -> list[AzureMessage]:
-        """Take the first messages of the topic that were handed out too often."""
+        """Take the first messages of an Azure topic that were handed out too often."""
         queue, settings = self._settings.topic, self._settings
         look = partial(self._wire.peek, queue, count=settings.batch_size)
         first = unless_missing(look, otherwise=list[AzureMessage]())
@@ -76,7 +77,7 @@ class AzureDeadLettering:
         return [message for message in messages if message.dequeue_count > limit]
 
     def _move(self, message: AzureMessage) -> bool:
-        """Move a message to the poison queue; return False if the broker refuses it."""
+        """Move a message to Azure's poison queue; return False if that is refused."""
         try:
             self._put(message)
         except Refused as refusal:
@@ -88,7 +89,7 @@ class AzureDeadLettering:
         return True
 
     def _put(self, message: AzureMessage) -> None:
-        """Add a message to the poison queue, which is created if missing."""
+        """Add a message to Azure's poison queue, which is created if missing."""
         queue = self._settings.poison_queue
         try:
             self._wire.put(queue, message.text)
@@ -99,7 +100,7 @@ class AzureDeadLettering:
             self._wire.put(queue, message.text)
 
     def _settle(self, message: AzureMessage) -> None:
-        """Delete a moved message from its topic; log it if others took it."""
+        """Delete a moved message from its Azure topic; log it if others took it."""
         try:
             self._wire.delete(self._settings.topic, message.id, message.receipt)
         except AzureRejected as error:
@@ -109,7 +110,10 @@ class AzureDeadLettering:
             _LOG.warning(what, message.id, self._settings.topic)
 
     def _give_back(self, message: AzureMessage, *, seconds: int) -> None:
-        """Show a taken message again after so many seconds, unless others took it."""
+        """Show a taken message in its topic again after so many seconds.
+
+        Does nothing if others took it.
+        """
         try:
             self._wire.hide(
                 self._settings.topic, message.id, message.receipt, seconds=seconds

@@ -27,11 +27,11 @@ class AzureTopicAdmin:
         self._queue = settings.poison_queue
 
     def consumers(self) -> list[ConsumerPosition]:
-        """Return []: a queue keeps no positions, settled messages are gone."""
+        """Return []: Azure stores no positions, and removes settled messages."""
         return []
 
     def depth(self) -> int | None:
-        """Count the poison queue; raise QueueExpected while it is missing."""
+        """Count Azure's poison queue; raise QueueExpected while it is missing."""
         count: Callable[[], int | None] = partial(self._wire.depth, self._queue)
         depth = unless_missing(count, otherwise=None)
         if depth is None:
@@ -89,7 +89,7 @@ class AzureBrokerAdmin:
         self._wire.close()
 
     def _queue_names(self) -> list[str]:
-        """List the names of the account's queues, page by page, up to a limit."""
+        """List the names of the Azure account's queues by pages, up to a limit."""
         names, marker = self._wire.queues()
         while marker and len(names) < MOST_TOPICS:
             more, marker = self._wire.queues(after=marker)
@@ -97,11 +97,11 @@ class AzureBrokerAdmin:
         return names[:MOST_TOPICS]
 
     def _depth(self, queue: str) -> int | None:
-        """Count a queue's messages; None if it was deleted since it was listed."""
+        """Count a queue's messages at Azure; None if it was deleted meanwhile."""
         count: Callable[[], int | None] = partial(self._wire.depth, queue)
         return unless_missing(count, otherwise=None)
 
 
 def _is_queue_of_another(name: str, depths: dict[str, int]) -> bool:
-    """Tell whether a queue is the poison queue of another of these queues."""
+    """Tell whether an Azure queue is the poison queue of another of these queues."""
     return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in depths

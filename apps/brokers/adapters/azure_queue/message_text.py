@@ -79,7 +79,7 @@ def write(body: bytes, headers: Sequence[Header], *, usual: Encoding) -> str:
 
 
 def _decode_base64(text: str) -> bytes | None:
-    """Decode base64; None unless encoding the bytes gives the same letters."""
+    """Decode base64 of Azure's text; None unless encoding that gives the same text."""
     try:
         body = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -88,7 +88,7 @@ def _decode_base64(text: str) -> bytes | None:
 
 
 def _decode_plain(body: bytes) -> str:
-    """Decode UTF-8; raise Refused for text that Azure's XML cannot carry."""
+    """Decode a body as UTF-8; raise Refused for text that Azure's XML cannot carry."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -102,7 +102,10 @@ def _decode_plain(body: bytes) -> str:
 
 
 def _encoding_of(headers: Sequence[Header], *, usual: Encoding) -> Encoding:
-    """Return the text encoding that headers ask for; raise Refused for others."""
+    """Return the encoding of Azure's text that headers ask for: base64 or none.
+
+    Raises Refused for another encoding, and for headers that would be lost.
+    """
     lost = [name for name, _ in headers if not _stays_behind(name)]
     if lost:
         raise Refused(
@@ -127,7 +130,7 @@ def _stays_behind(name: bytes) -> bool:
 
 
 def _list_names(names: Sequence[bytes]) -> str:
-    """Join the first names of headers for an error, and count the others."""
+    """Join the first names of headers that Azure would lose, and count the others."""
     legible = [ascii(name.decode(errors="replace"))[:80] for name in names]
     more = len(legible) - NAMED_HEADERS
     return ", ".join(legible[:NAMED_HEADERS]) + (

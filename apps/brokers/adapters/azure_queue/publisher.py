@@ -23,7 +23,10 @@ class AzurePublisher:
         self._usual = usual
 
     def publish(self, messages: Sequence[Outbound]) -> list[PublishOutcome]:
-        """Send messages; return outcomes in order, raise NotSent if none arrived."""
+        """Send messages to Azure; return their outcomes in order.
+
+        Raises NotSent if none arrived.
+        """
         results = self._wire.map(partial(self._send, outage=Event()), messages)
         unsent = [outcome for outcome in results if isinstance(outcome, NotSent)]
         if unsent and not any(_may_be_there(outcome) for outcome in results):
@@ -61,7 +64,7 @@ class AzurePublisher:
 
 
 def _may_be_there(outcome: PublishOutcome | NotSent) -> bool:
-    """Tell whether the message is at Azure, or may be."""
+    """Tell whether a message with this outcome is at Azure, or may be."""
     return (
         isinstance(outcome, PublishOutcome) and outcome.kind is not OutcomeKind.REFUSED
     )

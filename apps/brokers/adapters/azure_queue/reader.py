@@ -47,7 +47,10 @@ class AzureDeadLetterReader:
         self._dead_lettering = AzureDeadLettering(wire, settings)
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
-        """Return the next dead letters, hidden; wait `wait` seconds for the first."""
+        """Return Azure's next dead letters, hidden.
+
+        Waits `wait` seconds for the first.
+        """
         deadline = time.monotonic() + wait
         try:
             while not (letters := self._read_batch(limit)):
@@ -61,30 +64,30 @@ class AzureDeadLetterReader:
         return letters
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
-        """Return the first visible dead letters, oldest first; hide none."""
+        """Return Azure's first visible dead letters, oldest first; hide none."""
         look = partial(self._wire.peek, self._queue, count=limit)
         messages = unless_missing(look, otherwise=list[AzureMessage]())
         messages.sort(key=lambda message: message.inserted_at)
         return [self._letter(message) for message in messages]
 
     def acknowledge(self, handles: Sequence[str]) -> None:
-        """Delete these dead letters from their queue."""
+        """Delete these dead letters from Azure's poison queue."""
         self._wire.map(self._delete, [h for h in handles if h in self._receipts])
 
     def extend(self, handles: Sequence[str]) -> None:
-        """Hide these dead letters for another visibility timeout."""
+        """Hide these dead letters at Azure for another visibility timeout."""
         keep = partial(self._hide, seconds=self._settings.hidden_for)
         self._wire.map(keep, [h for h in handles if h in self._receipts])
 
     def release(self, handles: Sequence[str]) -> None:
-        """Show these dead letters to all readers again at once."""
+        """Show these dead letters of Azure's to all readers again at once."""
         ours = [handle for handle in handles if handle in self._receipts]
         self._wire.map(partial(self._hide, seconds=0), ours)
         for handle in ours:
             self._forget(handle)
 
     def dead_letter_exhausted(self) -> int:
-        """Move the topic's exhausted messages to the poison queue; return how many."""
+        """Move an Azure topic's exhausted messages to its poison queue; count them."""
         return self._dead_lettering.move()
 
     def close(self) -> None:
@@ -92,7 +95,7 @@ class AzureDeadLetterReader:
         self._wire.close()
 
     def _read_batch(self, limit: int) -> list[DeadLetter]:
-        """Take pages of dead letters until they are enough; return the new ones."""
+        """Take enough pages of Azure's dead letters; return the ones not yet read."""
         letters, size = list[DeadLetter](), 0
         for _ in range(MOST_CALLS):
             if len(letters) >= limit or size >= BATCH_BYTES:
@@ -161,7 +164,7 @@ class AzureDeadLetterReader:
         self._forget(handle)
 
     def _hide(self, handle: str, *, seconds: int) -> None:
-        """Hide a dead letter for so many seconds, and store its new receipt."""
+        """Hide a dead letter at Azure for some seconds, and store its new receipt."""
         receipt = self._receipts[handle]
         try:
             renewed = self._wire.hide(self._queue, handle, receipt, seconds=seconds)
@@ -180,6 +183,6 @@ class AzureDeadLetterReader:
         _LOG.info("%s of %s is not ours any more", handle, self._queue)
 
     def _forget(self, handle: str) -> None:
-        """Forget the receipt of a dead letter."""
+        """Forget the receipt of a dead letter of Azure's."""
         self._receipts.pop(handle, None)
         self._handed_out.discard(handle)

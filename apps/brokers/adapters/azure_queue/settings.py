@@ -164,7 +164,7 @@ def _parse_all(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
 
 
 def _number_check(lowest: int, highest: int) -> Callable[..., int]:
-    """Build a check of a setting that takes whole numbers within the limits."""
+    """Build a check of Azure's setting that takes whole numbers within the limits."""
 
     def check(value: object, *, field: str) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
@@ -177,7 +177,7 @@ def _number_check(lowest: int, highest: int) -> Callable[..., int]:
 
 
 def _duration_check(shortest: float, longest: float) -> Callable[..., float]:
-    """Build a check of a setting that returns seconds within the limits."""
+    """Build a check of Azure's setting that returns seconds within the limits."""
 
     def check(value: object, *, field: str) -> float:
         seconds = _parse_seconds(value)
@@ -192,7 +192,7 @@ def _duration_check(shortest: float, longest: float) -> Callable[..., float]:
 
 
 def _parse_encoding(value: object, *, field: str) -> Encoding:
-    """Return the message encoding of this name; raise Invalid for another."""
+    """Return Azure's message encoding of this name; raise Invalid for another."""
     encodings = {encoding.value: encoding for encoding in Encoding}
     if not isinstance(value, str) or value.lower() not in encodings:
         raise Invalid(field, "is base64 or none.")
@@ -228,7 +228,7 @@ def _parse_seconds(value: object) -> float | None:
 
 
 def _time_span(seconds: float) -> str:
-    """Write a setting's seconds as d.hh:mm:ss."""
+    """Write a setting's seconds as d.hh:mm:ss, as `host.json` of Azure does."""
     minutes, rest = divmod(round(seconds, 3), 60)
     hours, minutes = divmod(int(minutes), 60)
     days, hours = divmod(hours, 24)
@@ -237,14 +237,14 @@ def _time_span(seconds: float) -> str:
 
 
 def _as_written(value: object) -> object:
-    """Return a setting's value as `host.json` writes it."""
+    """Return a setting's value as `host.json` of Azure writes it."""
     if isinstance(value, float):
         return _time_span(value)
     return value.value if isinstance(value, Encoding) else value
 
 
 def _whole_seconds(seconds: float) -> int:
-    """Round a visibility timeout up; raise Invalid if it is out of range."""
+    """Round Azure's visibility timeout up; raise Invalid if it is out of range."""
     if not 0 < seconds <= LONGEST_TIMEOUT:
         longest = f"{LONGEST_TIMEOUT:,.0f} seconds, which is 7 days"
         raise Invalid("visibility_timeout", f"is more than 0 and at most {longest}.")
@@ -288,5 +288,5 @@ def _missing_section_remedy(whole: Mapping[str, object]) -> str:
 
 
 def _join_names(names: set[str]) -> str:
-    """Join the names of settings in order for an error."""
+    """Join the names of Azure's settings in order for an error."""
     return ", ".join(sorted(ascii(str(name))[:80] for name in names))

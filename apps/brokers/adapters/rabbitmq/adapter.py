@@ -62,19 +62,22 @@ class RabbitAdapter:
     capabilities = CAPABILITIES
 
     def publisher(self, broker: BrokerSettings) -> RabbitPublisher:
-        """Return a publisher for a broker; it connects with its first message."""
+        """Return a publisher to a RabbitMQ broker; its first message connects it."""
         return RabbitPublisher(RabbitAddress.of(broker))
 
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> RabbitDeadLetterReader:
-        """Return a reader of a topic's dead-letter queue; it connects when it reads."""
+        """Return a reader of a RabbitMQ dead-letter queue; it connects on reading."""
         return RabbitDeadLetterReader(RabbitAddress.of(broker), RabbitQueues.of(topic))
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> RabbitTopicAdmin:
-        """Return the admin that counts a topic's queues; it connects when asked."""
+        """Return the admin that counts a topic's RabbitMQ queues.
+
+        It connects when asked.
+        """
         return RabbitTopicAdmin(RabbitAddress.of(broker), RabbitQueues.of(topic))
 
     def broker_admin(self, broker: BrokerSettings) -> RabbitBrokerAdmin:

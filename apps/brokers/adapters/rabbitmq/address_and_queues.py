@@ -85,7 +85,7 @@ class RabbitQueues:
 
     @classmethod
     def of(cls, settings: TopicSettings) -> Self:
-        """Name a topic's queue and its dead-letter queue; raise Invalid."""
+        """Name a topic's RabbitMQ queue and its dead-letter queue; raise Invalid."""
         if settings.options:
             unknown = ", ".join(sorted(settings.options))
             remedy = f"{unknown} is unknown: a topic on RabbitMQ has no options."
@@ -105,7 +105,7 @@ class RabbitQueues:
 
 
 def queue_missing(server: str, queue: str) -> QueueMissing:
-    """Build the error of a RabbitMQ queue that does not exist."""
+    """Build the QueueMissing of a RabbitMQ queue that does not exist."""
     return QueueMissing(f"{server} has no queue {queue}.")
 
 
@@ -118,7 +118,10 @@ def is_name(text: str) -> bool:
 
 
 def _has_several_parts(path: str) -> bool:
-    """Tell whether a path has several parts: a virtual host spells / as %2F."""
+    """Tell whether a RabbitMQ address has several parts in its path.
+
+    A virtual host spells / as %2F.
+    """
     return "/" in path[1:]
 
 
@@ -140,7 +143,7 @@ def _management_url(options: Mapping[str, object], scheme: str, host: str) -> st
 
 
 def _is_plain_url(url: str) -> bool:
-    """Tell whether an option is an HTTP URL without user, query and fragment."""
+    """Tell whether RabbitMQ's option is an HTTP URL with no user, query or fragment."""
     try:
         parts = urlsplit(url)
         usable = parts.port is None or parts.port > 0

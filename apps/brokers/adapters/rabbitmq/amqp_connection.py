@@ -117,12 +117,12 @@ class RabbitWire:
 
     @property
     def unwritten(self) -> int:
-        """Count the bytes that the connection still has to send."""
+        """Count the bytes that the connection to RabbitMQ still has to send."""
         return self._link.unwritten
 
     @property
     def rested(self) -> float:
-        """Return the seconds since the broker last sent anything."""
+        """Return the seconds since RabbitMQ last sent anything."""
         return time.monotonic() - self._heard_at
 
     def open_channel(self) -> None:
@@ -244,7 +244,7 @@ class RabbitWire:
         self.is_open = True
 
     def _end_with(self, error: Exception) -> None:
-        """Close the link and queue the error behind all earlier arrivals."""
+        """Close the link to RabbitMQ; queue the error behind all earlier arrivals."""
         self.is_open = self.has_channel = False
         self._link.close()
         self._arrived.append(error)

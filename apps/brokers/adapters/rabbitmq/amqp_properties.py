@@ -110,7 +110,7 @@ def encode(headers: Sequence[Header]) -> bytes:
 
 
 def message_id(headers: Sequence[Header]) -> bytes:
-    """Return the AMQP message id that a producer set, b"" without one."""
+    """Return the AMQP message id that the producer of these headers set, or b""."""
     pairs, _ = _split_own(headers)
     return next((value for name, value in pairs if name == _MESSAGE_ID), b"")
 
@@ -151,7 +151,7 @@ def _split_own(
 
 
 def _needs_mark(entries: Sequence[Header], *, behind: Sequence[Header]) -> bool:
-    """Tell whether only a mark can show where a message's own headers begin."""
+    """Tell whether only a mark shows where an AMQP message's own headers begin."""
     first = next((entry for entry in entries if entry != MARK), None)
     return first is None or _continues(first, behind=behind)
 
@@ -220,12 +220,18 @@ def _read_table(data: bytes, offset: int) -> tuple[bytes, int]:
 
 
 def _read_byte(data: bytes, offset: int) -> tuple[bytes, int]:
-    """Read a byte as digits; return them, and where the next property begins."""
+    """Decode an AMQP byte to decimal digits.
+
+    Returns them, and where the next property begins.
+    """
     return b"%d" % data[offset], offset + 1
 
 
 def _read_time(data: bytes, offset: int) -> tuple[bytes, int]:
-    """Read a time as digits; return them, and where the next property begins."""
+    """Decode an AMQP time to decimal digits.
+
+    Returns them, and where the next property begins.
+    """
     (moment,) = _TIMESTAMP.unpack_from(data, offset)
     return b"%d" % moment, offset + _TIMESTAMP.size
 

@@ -48,7 +48,7 @@ class AmqpMalformed(ValueError):
 
 
 def decode(table: bytes) -> list[Header]:
-    """Decode an AMQP table to pairs of names and texts; raise `AmqpMalformed`."""
+    """Decode RabbitMQ's table of headers to pairs of bytes; raise `AmqpMalformed`."""
     return [(name, _to_text(value)) for name, value in _split_table(table)]
 
 
@@ -94,7 +94,7 @@ def _escape(text: bytes) -> bytes:
 
 
 def _unescape(inner: bytes, text: bytes) -> bytes | None:
-    """Return the header's text that was escaped; None if it needed no escape."""
+    """Encode as AMQP the text that `_escape` wrote; None if it needed no escape."""
     needed = _parse_value(inner) is not None and _escape(inner) == text
     return _long_string(inner) if needed else None
 
@@ -183,7 +183,7 @@ def _encode_entry(name: str, plain: object) -> bytes:
 
 
 def _encode_tagged(letter: str, inner: object) -> bytes:
-    """Encode an AMQP value whose type JSON cannot show, by its letter."""
+    """Encode to AMQP what JSON holds under the letter of its type, such as `$T`."""
     match letter, inner:
         case "raw", str():
             return _require_one_value(base64.b64decode(inner, validate=True))
@@ -254,5 +254,5 @@ def _with_length(content: bytes) -> bytes:
 
 
 def _to_json(plain: object) -> bytes:
-    """Write JSON that may hold any character, and no NaN."""
+    """Write an AMQP value's JSON in UTF-8, with any character; raise for a NaN."""
     return json.dumps(plain, ensure_ascii=False, allow_nan=False).encode()

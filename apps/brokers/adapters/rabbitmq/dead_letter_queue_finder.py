@@ -103,11 +103,11 @@ def _matches_words(pattern: Sequence[str], words: Sequence[str]) -> bool:
 
 
 def _mapping_or_empty(value: object) -> Mapping[str, Any]:
-    """Return the value if it is a mapping, else {}."""
+    """Return a value from RabbitMQ's plugin if it is a mapping, else {}."""
     # Some versions write an empty one as [].
     return value if isinstance(value, Mapping) else {}
 
 
 def _text_or_none(value: object) -> str | None:
-    """Return the value if it is a text, else None."""
+    """Return a value from RabbitMQ's plugin if it is a text, else None."""
     return value if isinstance(value, str) else None

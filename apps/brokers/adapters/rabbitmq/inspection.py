@@ -48,7 +48,7 @@ class RabbitQueueCounter:
         return self._wire
 
     def count(self, queue: str) -> tuple[int, int] | None:
-        """Count a queue's ready messages and its consumers; None if it is missing."""
+        """Count a RabbitMQ queue's ready messages and consumers; None if missing."""
         try:
             return self._declare_passively(queue)
         except RabbitRejected as rejection:
@@ -68,7 +68,7 @@ class RabbitQueueCounter:
             wire.close()
 
     def _declare_passively(self, queue: str) -> tuple[int, int]:
-        """Ask for a queue's (messages, consumers), without creating the queue."""
+        """Ask for a RabbitMQ queue's (messages, consumers), without creating it."""
         wire = self.wire
         wire.open_channel()
         declare = spec.Queue.Declare(queue=queue, passive=True)
@@ -87,7 +87,7 @@ class RabbitTopicAdmin:
         self._absent_until = 0.0
 
     def consumers(self) -> list[ConsumerPosition]:
-        """Return a queue's only position: all its consumers share it.
+        """Return a RabbitMQ queue's only position: all its consumers share it.
 
         Settled messages are gone, so it has no number; only the messages ahead are
         known.
@@ -110,18 +110,24 @@ class RabbitTopicAdmin:
         return [position]
 
     def depth(self) -> int | None:
-        """Count the dead-letter queue's ready messages, without those a reader took."""
+        """Count the ready messages of RabbitMQ's dead-letter queue.
+
+        Those that a reader took are not among them.
+        """
         counts = self._counter.count(self._queues.dead_letters)
         if counts is None:
             raise queue_missing(self._server, self._queues.dead_letters)
         return counts[0]
 
     def oldest_at(self) -> datetime | None:
-        """Return None, the oldest dead letter's time: only messages show it."""
+        """Return None: RabbitMQ has the oldest dead letter's time only in messages."""
         return None
 
     def delivered(self) -> Delivered | None:
-        """Count a queue's deliveries, also repeated; None without the plugin."""
+        """Count RabbitMQ's deliveries of a queue, also repeated.
+
+        None without the management plugin.
+        """
         total = self._of_management("message_stats", "deliver_get")
         return None if total is None else Delivered(total=total, at=clock.now())
 
@@ -205,7 +211,10 @@ class RabbitBrokerAdmin:
         return RabbitExchange.of(details["type"], self._management.bindings_of(name))
 
     def _topic(self, name: str, dead_letter_queue: str) -> FoundTopic:
-        """Build a topic with its depths; its dead-letter queue only if it exists."""
+        """Build a RabbitMQ topic with its depths.
+
+        It gets its dead-letter queue only if that exists.
+        """
         there = self._depth(dead_letter_queue) if dead_letter_queue else None
         return FoundTopic(
             name=name,
@@ -216,6 +225,6 @@ class RabbitBrokerAdmin:
         )
 
     def _depth(self, queue: str) -> int | None:
-        """Count a queue's messages; None if the queue is missing."""
+        """Count a RabbitMQ queue's ready messages; None if the queue is missing."""
         counts = self._counter.count(queue)
         return counts[0] if counts else None

@@ -123,7 +123,7 @@ class RabbitManagement:
 
 
 def _describe_error(error: Exception) -> str:
-    """Describe an error that urllib3 names only by its class."""
+    """Say why a call of RabbitMQ's plugin failed, as urllib3 names only a class."""
     # The operating system's own error is the cause of urllib3's.
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.strerror:

@@ -62,7 +62,7 @@ class RabbitParcel:
     body: bytes
 
     def is_what_came_back(self, arrival: RabbitArrival) -> bool:
-        """Tell whether a returned message equals this one."""
+        """Tell whether a message that RabbitMQ returned equals this one."""
         return (
             self.queue == arrival.method.routing_key
             and self.properties == arrival.properties
@@ -109,7 +109,7 @@ class RabbitChannel:
         self._wire.call(spec.Basic.Qos(), spec.Basic.QosOk)
 
     def rehearse(self, parcels: Sequence[RabbitParcel]) -> None:
-        """Let the broker check messages without storing them."""
+        """Let RabbitMQ check messages that go to no queue, so that it stores none."""
         self.send([replace(one, queue=self._nowhere) for one in parcels], {}, set())
 
     def send(
@@ -141,7 +141,7 @@ class RabbitChannel:
         return BLOCKED_SECONDS if self._wire.blocked else CONFIRM_SECONDS
 
     def _fill(self, ahead: Iterator[RabbitParcel]) -> bool:
-        """Write messages until enough are in flight; return False at the end."""
+        """Write messages to RabbitMQ until enough are in flight; False at the end."""
         while self._wire.unwritten < AHEAD_BYTES:
             room = min(IN_FLIGHT - len(self._waiting), AT_ONCE)
             batch = list(islice(ahead, room))
@@ -169,7 +169,7 @@ class RabbitChannel:
     def _take(
         self, arrival: RabbitArrival, outcomes: dict[int, PublishOutcome]
     ) -> None:
-        """Set the outcomes that a broker's confirm decides, or note a return."""
+        """Set the outcomes that RabbitMQ's confirm decides, or note a return."""
         match arrival.method:
             case spec.Basic.Return():
                 self._take_return(arrival)
@@ -249,7 +249,7 @@ class RabbitPublisher:
     def _deliver(
         self, parcels: list[RabbitParcel], outcomes: dict[int, PublishOutcome]
     ) -> str:
-        """Publish the messages, set their outcomes; return why some have none."""
+        """Publish messages to RabbitMQ, set outcomes; return why some have none."""
         try:
             try:
                 self._send(parcels, outcomes)
@@ -264,7 +264,7 @@ class RabbitPublisher:
         return ""
 
     def _without_answer(self, index: int, reason: str) -> PublishOutcome:
-        """Return the outcome of an unanswered message: unknown if written."""
+        """Return the outcome of what RabbitMQ did not answer: unknown if written."""
         is_written = index in self._written
         kind = OutcomeKind.UNKNOWN if is_written else OutcomeKind.UNSENT
         return PublishOutcome(kind=kind, detail=reason)
@@ -272,7 +272,10 @@ class RabbitPublisher:
     def _split_malformed(
         self, parcels: list[RabbitParcel], outcomes: dict[int, PublishOutcome]
     ) -> list[RabbitParcel]:
-        """Split a window until each malformed message is alone, and is refused."""
+        """Find malformed messages of a window by rehearsals; return the harmless ones.
+
+        Splits the window until each malformed message is alone, and sets it refused.
+        """
         harmless, parts = list[RabbitParcel](), [parcels]
         while parts:
             part = parts.pop()
@@ -292,7 +295,10 @@ class RabbitPublisher:
     def _count_passed(
         self, part: Sequence[RabbitParcel]
     ) -> tuple[int, RabbitRejected | None]:
-        """Return how many messages the broker took, and what it said to the next."""
+        """Rehearse messages; return how many RabbitMQ took.
+
+        Returns what it said to the next, too.
+        """
         channel = self._open_channel()
         before = channel.returns
         try:
@@ -305,7 +311,10 @@ class RabbitPublisher:
     def _send_one_by_one(
         self, parcels: list[RabbitParcel], outcomes: dict[int, PublishOutcome]
     ) -> None:
-        """Send rehearsed messages together; singly if even these close the channel."""
+        """Send RabbitMQ the rehearsed messages together, so that it stores them.
+
+        Sends them singly if even these close the channel.
+        """
         try:
             self._send(parcels, outcomes)
         except RabbitRejected:
@@ -316,7 +325,7 @@ class RabbitPublisher:
     def _send_alone(
         self, parcel: RabbitParcel, outcomes: dict[int, PublishOutcome]
     ) -> None:
-        """Send one message; set refused if the broker rejects it."""
+        """Send one message to RabbitMQ; set it refused if the broker rejects it."""
         try:
             self._send([parcel], outcomes)
         except RabbitRejected as rejection:
@@ -386,14 +395,14 @@ def pack(index: int, message: Outbound, *, largest: int) -> RabbitParcel:
 def _recording_written(
     parcels: Sequence[RabbitParcel], written: set[int]
 ) -> Iterator[RabbitParcel]:
-    """Yield messages, and add the index of each to `written` before that."""
+    """Yield RabbitMQ's messages; add the index of each to `written` before that."""
     for parcel in parcels:
         written.add(parcel.index)
         yield parcel
 
 
 def refused(reason: str) -> PublishOutcome:
-    """Return the outcome of a message that the broker does not take."""
+    """Return the outcome of a message that RabbitMQ does not take."""
     return PublishOutcome(kind=OutcomeKind.REFUSED, detail=reason)
 
 
