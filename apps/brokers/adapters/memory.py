@@ -147,7 +147,7 @@ class MemoryBroker:
     # --- what a test looks at
 
     def published(self, topic: str) -> list[Outbound]:
-        """Return what a topic or queue of the memory broker holds, oldest first."""
+        """Return the messages of a memory broker's topic or queue, oldest first."""
         return list(self.topic(topic).messages.values())
 
     # --- the ports
@@ -164,7 +164,7 @@ class MemoryBroker:
         max_dequeue_count: int = 5,
         visibility_timeout: float = 60.0,
     ) -> MemoryDeadLetterReader:
-        """Return a reader of a dead-letter queue of the memory broker."""
+        """Return a reader of the memory broker's dead-letter queue of a topic."""
         return MemoryDeadLetterReader(
             self,
             topic=topic,
@@ -174,7 +174,7 @@ class MemoryBroker:
         )
 
     def admin(self, topic: str, *, dead_letter_queue: str = "") -> MemoryTopicAdmin:
-        """Return the admin that inspects a topic and its queue at the memory broker."""
+        """Return the memory broker's admin of a topic and its dead-letter queue."""
         queue = dead_letter_queue or topic + SUFFIX
         return MemoryTopicAdmin(self, topic=topic, queue=queue)
 
@@ -399,7 +399,7 @@ class MemoryTopicAdmin:
         return len(self._broker.topic(self._queue).messages)
 
     def oldest_at(self) -> datetime | None:
-        """Return None: messages of the memory broker hold no time."""
+        """Return None, the oldest letter's time: the memory broker stores no times."""
         self._broker.reach()
         return None
 

@@ -71,7 +71,7 @@ class AzureAdapter:
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> AzureDeadLetterReader:
-        """Return a reader of Azure's poison queue; it connects when it reads."""
+        """Return a reader of a topic's Azure poison queue; it connects on reading."""
         settings = AzureQueueSettings.of_topic(broker, topic)
         return AzureDeadLetterReader(_make_wire(broker), settings)
 

@@ -68,7 +68,7 @@ class RabbitAdapter:
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> RabbitDeadLetterReader:
-        """Return a reader of a RabbitMQ dead-letter queue; it connects on reading."""
+        """Return a reader of a topic's RabbitMQ dead letters; reading connects it."""
         return RabbitDeadLetterReader(RabbitAddress.of(broker), RabbitQueues.of(topic))
 
     def topic_admin(

@@ -109,7 +109,7 @@ class RabbitChannel:
         self._wire.call(spec.Basic.Qos(), spec.Basic.QosOk)
 
     def rehearse(self, parcels: Sequence[RabbitParcel]) -> None:
-        """Let RabbitMQ check messages that go to no queue, so that it stores none."""
+        """Let RabbitMQ check messages by sending them to no queue: it stores none."""
         self.send([replace(one, queue=self._nowhere) for one in parcels], {}, set())
 
     def send(
