@@ -171,7 +171,7 @@ class DeadLetter:
 
     @property
     def handle(self) -> str:
-        """Return the name by which to acknowledge, extend or release the letter."""
+        """Return the dead letter's name to acknowledge, extend or release it by."""
         return self.receipt or self.bookmark
 
 
