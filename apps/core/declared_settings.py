@@ -46,9 +46,10 @@ class Setting:
 
 
 def check_value(setting: Setting, value: Any) -> None:
-    """Raise Invalid for a setting's value that the setting does not allow.
+    """Raise Invalid for a wrong value of a setting of an endpoint or outbox.
 
-    Flags and settings of several lines pass: lines are checked where they are declared.
+    Flags and settings of several lines pass: lines are checked where they are
+    declared.
     """
     match setting.kind:
         case Kind.WHOLE | Kind.NUMBER:
@@ -63,7 +64,7 @@ def check_value(setting: Setting, value: Any) -> None:
 
 
 def _check_bounds(setting: Setting, value: float | None) -> None:
-    """Raise Invalid for a setting's number outside of its bounds, as NaN is."""
+    """Raise Invalid for an endpoint's or outbox's number out of its bounds, or NaN."""
     if value is None:
         if not setting.is_optional:
             raise Invalid(setting.name, "give a number")
@@ -75,7 +76,7 @@ def _check_bounds(setting: Setting, value: float | None) -> None:
 
 
 def _check_text(setting: Setting, value: str) -> None:
-    """Raise Invalid for a setting's text that is missing or too long."""
+    """Raise Invalid for an endpoint's or outbox's text that is missing or too long."""
     if not value and not setting.is_optional:
         raise Invalid(setting.name, f"give it: {setting.help}")
     if len(value) > setting.most:

@@ -41,7 +41,7 @@ def session_options(settings: Mapping[str, str]) -> str:
 
 
 async def open_async_session(purpose: str) -> psycopg.AsyncConnection[Any]:
-    """Connect as `open_session` does, for use in an event loop."""
+    """Connect to Django's database as `open_session` does, for an event loop."""
     return await psycopg.AsyncConnection.connect(
         **_parameters(purpose), autocommit=True
     )

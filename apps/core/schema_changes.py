@@ -66,7 +66,7 @@ class AtOnce(SeparateDatabaseAndState):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        """Compute all statements of a migration, then execute them at once."""
+        """Compute all statements of a migration's operation before it executes them."""
         change = super().database_forwards
         _execute_collected(change, app_label, schema_editor, from_state, to_state)
 
@@ -77,7 +77,7 @@ class AtOnce(SeparateDatabaseAndState):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        """Compute all statements that undo a migration, then execute them at once."""
+        """Compute all statements that undo a migration's operation; then execute."""
         change = super().database_backwards
         _execute_collected(change, app_label, schema_editor, from_state, to_state)
 
@@ -88,7 +88,7 @@ def _execute_collected(
     editor: BaseDatabaseSchemaEditor,
     *states: Any,
 ) -> None:
-    """Execute a schema change's statements at once instead of one by one."""
+    """Collect all statements of a migration's operation, then execute each."""
     with editor.connection.schema_editor(collect_sql=True, atomic=False) as collector:
         change(app_label, collector, *states)
     # What Django would do at the end, with more locks: foreign keys of new tables.
@@ -137,7 +137,7 @@ def _is_for_a_lock(busy: OperationalError) -> bool:
 
 
 def execute(cursor: Any, statement: str) -> None:
-    """Execute a SQL statement without parameters."""
+    """Execute a migration's SQL statement without parameters."""
     cursor.execute(statement)
 
 

@@ -27,7 +27,7 @@ class Snapshot:
         ((self.name, self.pg_snapshot),) = session.execute(query).fetchall()
 
     def ask(self, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """Query the database as of the snapshot; return all rows."""
+        """Query Django's database as of this Postgres snapshot; return all rows."""
         return self._session.execute(query, values).fetchall()
 
 

@@ -23,9 +23,12 @@ class StopEvent(threading.Event):
         return self._leaving.is_set()
 
     def set(self) -> None:
-        """Set the stop event; safe to call from a signal handler."""
+        """Set Poisonweb's stop event; safe to call from a signal handler."""
         self._leaving.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until stop is set, or for `timeout` seconds; tell whether it is set."""
+        """Wait until Poisonweb's stop event is set, or for `timeout` seconds.
+
+        Returns whether it is set.
+        """
         return self._leaving.wait(timeout)
