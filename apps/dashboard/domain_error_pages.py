@@ -29,7 +29,7 @@ def error_page(request: HttpRequest, error: PoisonwebError) -> HttpResponse:
 
 
 def status_of(error: PoisonwebError) -> int:
-    """Return the HTTP status code of an error."""
+    """Return the HTTP status code of an error on the dashboard's pages."""
     return next(STATUS[kind] for kind in STATUS if isinstance(error, kind))
 
 

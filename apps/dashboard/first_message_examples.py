@@ -16,7 +16,10 @@ redis-cli XADD orders-poison '*' \\
 
 
 def failure(*, now: datetime) -> dict[str, object]:
-    """Return an example of a failure report, as POST /api/v1/failures takes it."""
+    """Return an example of a failure report to copy from a page.
+
+    It is one that POST /api/v1/failures takes.
+    """
     at = f"{now:%Y-%m-%dT%H:%M:%SZ}"
     return {
         "report_id": str(uuid.uuid4()),

@@ -82,7 +82,7 @@ class Origin:
 
     @classmethod
     def in_list(cls, params: ListParams) -> Self:
-        """Return the list of these parameters as origin of problems opened there."""
+        """Return a list of problems as the place that their pages lead back to."""
         return cls(query=params.query, sort=params.sort)
 
     @property
@@ -124,7 +124,7 @@ class ProblemPageParams:
 
     @classmethod
     def of(cls, request: HttpRequest) -> Self:
-        """Parse the address of a problem's page: messages, origin and header."""
+        """Parse what a problem's page's address asks for: messages, origin, header."""
         return cls(
             messages=ListParams.of(request, default=Origin.DEFAULT),
             origin=Origin.of(request),

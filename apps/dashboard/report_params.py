@@ -57,7 +57,7 @@ class Period:
 
     @property
     def after(self) -> date:
-        """Return the last day of the report's next period."""
+        """Return the last day of the report's next period, of as many days."""
         return self.last + timedelta(days=self.length)
 
 

@@ -52,7 +52,7 @@ class EndpointForm:
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Read the submitted settings of an endpoint, still unchecked."""
+        """Read the submitted form of an endpoint's settings, still unchecked."""
         return cls(
             name=data.get("name", "").strip(),
             texts=declared.typed(SETTINGS, data),

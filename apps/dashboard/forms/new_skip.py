@@ -116,14 +116,14 @@ class SkipDraft:
 
     @property
     def only_message(self) -> int | None:
-        """Return the id of a message that the skip matches by bookmark, or None."""
+        """Return the id of the form's message if the skip is by bookmark, or None."""
         if self.message is None or self.matcher.kind is not MatcherKind.BOOKMARK:
             return None
         return self.message.pk
 
     @property
     def api_body(self) -> dict[str, object]:
-        """Return the body of the API call that adds this skip."""
+        """Return the body of the API call that adds the skip of this form."""
         kind, value = self.matcher.kind.value, self.matcher.wire_value
         body: dict[str, object] = {
             "topic": self.topic.name,
@@ -177,7 +177,10 @@ def message_of(params: QueryDict, principal: Principal) -> Poison | None:
 
 
 def is_complete(form: SkipForm, message: Poison | None) -> bool:
-    """Tell whether the form of a skip lacks nothing but a reason."""
+    """Tell whether the form of a skip needs no more entries but a reason.
+
+    It is then for a message, and by a value of its own: bookmark, id or body.
+    """
     return message is not None and form["by"].value() in OF_A_MESSAGE
 
 
@@ -299,7 +302,7 @@ def _matcher(
 
 
 def _rule(rule: dict[str, object]) -> Matcher:
-    """Parse a skip's rule into a matcher; raises Invalid."""
+    """Parse the rule entered in a skip's form into a matcher; raises Invalid."""
     return Matcher.parse({"kind": MatcherKind.RULE.value, "value": rule})
 
 

@@ -26,7 +26,7 @@ class ControlForm(forms.Form):
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Parse an operation's pause, resume or cancel, and the reason.
+        """Parse the form of an operation's pause, resume or cancel, and the reason.
 
         Raises Invalid for the first wrong field.
         """
@@ -47,7 +47,10 @@ class RateForm(forms.Form):
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Parse an operation's rate; raises Invalid for the first wrong field."""
+        """Parse the form of an operation's rate and ramp.
+
+        Raises Invalid for the first wrong field.
+        """
         form = cls(data)
         require_valid(form)
         return form
@@ -67,7 +70,10 @@ class SendLimitsForm(RateForm):
 
     @property
     def limits(self) -> SendLimits:
-        """Return the operation's rate and ramp; raises Invalid for a wrong ramp."""
+        """Return the rate and ramp in an operation's form.
+
+        Raises Invalid for a wrong ramp.
+        """
         values = self.cleaned_data
         if not values["ramped"]:
             return SendLimits(rate=values["rate"])

@@ -82,7 +82,7 @@ class OutboxForm:
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Read the submitted settings of an outbox, still unchecked."""
+        """Read the submitted form of an outbox's settings, still unchecked."""
         return cls(
             name=data.get("name", "").strip(),
             texts=declared.typed(SETTINGS, data),

@@ -98,7 +98,10 @@ class RightsForm(forms.Form):
         return cls({"role": user.role, "reads_bodies": user.reads_bodies})
 
     def save(self, user: User, *, actor: Actor, now: datetime) -> User:
-        """Set the rights of a person; raises Invalid, or Refused for the last admin."""
+        """Set a person's role, and right to read bodies, as entered in the form.
+
+        Raises Invalid for a wrong field, and Refused for the last admin.
+        """
         require_valid(self)
         return services.alter_user(
             username=user.username,

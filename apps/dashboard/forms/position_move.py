@@ -72,7 +72,11 @@ class SignedReview:
     """A signed review that a person sends back to confirm it."""
 
     def __init__(self, token: str, *, position_id: int, principal: Principal) -> None:
-        """Open the review's token; raise PositionChanged if expired or another's."""
+        """Open the signed token of a review of a position's move.
+
+        Raises PositionChanged if it is invalid, expired, or of another position or
+        person.
+        """
         try:
             payload = signing.loads(token, salt=SALT, max_age=TOKEN_MAX_AGE_SECONDS)
         except signing.BadSignature:

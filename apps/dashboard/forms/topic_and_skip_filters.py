@@ -16,7 +16,7 @@ class TopicsForm(forms.Form):
 
     @property
     def as_filter(self) -> TopicFilter:
-        """Return the filter of topics; an invalid form's selects all topics."""
+        """Return the filter of the page of topics; an invalid form's selects all."""
         return TopicFilter(**self.cleaned_data) if self.is_valid() else TopicFilter()
 
 

@@ -80,7 +80,10 @@ class Facts:
         return [cut(str(each)) for each in value] if isinstance(value, list) else []
 
     def count(self, name: str, noun: str) -> str:
-        """Count a noun by a number in the audit entry's detail: "3 messages"."""
+        """Count a noun by a number in the audit entry's detail: "3 messages".
+
+        Without a number it is "0 messages".
+        """
         value = self.detail.get(name)
         number = value if isinstance(value, int) else 0
         return plural(number, noun)

@@ -101,14 +101,14 @@ def in_words(width: timedelta) -> str:
 
 
 def _number(bucket: OutcomeBucket, name: str) -> int:
-    """Return an outcome's number of messages in a bucket of time."""
+    """Return the number of an outcome in one bar of an operation's chart."""
     if name == ALL:
         return bucket.total
     return bucket.silent if name == "silent" else bucket.counts[name]
 
 
 def _summary(numbers: list[int], buckets: list[OutcomeBucket], width: str) -> str:
-    """Say in a sentence what a chart's bars of an outcome show."""
+    """Say in a sentence what an operation's chart shows of one outcome."""
     peak = max(numbers)
     begin = buckets[numbers.index(peak)].begins_at
     return (

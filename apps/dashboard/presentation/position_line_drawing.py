@@ -110,5 +110,5 @@ def _summary(mark: Mark, head: int | None, poisons: Sequence[LocatedPoison]) -> 
 
 
 def _plural(number: int, noun: str) -> str:
-    """Count a noun: "1 run", "2 runs"."""
+    """Count a noun for the summary of a consumer's position: "1 run", "2 runs"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -34,7 +34,7 @@ def milliseconds(bound: int | None) -> str:
 
 
 def _rounded(value: float) -> str:
-    """Round a failure rate in percent to more decimals the smaller it is."""
+    """Write a failure rate in percent as text: more decimals the smaller it is."""
     if value in {0, 100}:
         return f"{value:.0f}"
     digits = 2 if value < 0.995 else 1 if value < 9.95 else 0

@@ -23,19 +23,22 @@ class Frame:
 
     @property
     def is_ours(self) -> bool:
-        """Tell whether the traceback's frame is of the application, not a library."""
+        """Tell whether the frame on a page is of the application, not a library."""
         return _LIBRARY.search(self.file) is None
 
 
 def app_frames(traceback: str) -> list[Frame]:
-    """List a traceback's frames of the application, innermost first."""
+    """List for a page a traceback's frames of the application, innermost first."""
     lines = traceback.splitlines()[:MOST_LINES]
     frames = [_frame(line, after) for line, after in pairwise([*lines, ""])]
     return [frame for frame in reversed(frames) if frame and frame.is_ours]
 
 
 def _frame(line: str, after: str) -> Frame | None:
-    """Parse a traceback's line that names a frame, and its source; None for others."""
+    """Parse for a page a traceback's line that names a frame, with its source.
+
+    Returns None for another line.
+    """
     match = _FRAME.match(line)
     if not match:
         return None

@@ -141,7 +141,7 @@ class OfferedTopic:
 
     @property
     def mode(self) -> str:
-        """Return the mode of the topic's lane; "" without a lane."""
+        """Return the mode of the discovered topic's lane; "" without a lane."""
         return self.registered.mode if self.registered else ""
 
 
@@ -306,13 +306,13 @@ def _headers(capabilities: Capabilities) -> str:
 
 
 def _reserved(capabilities: Capabilities) -> str:
-    """List the message headers that a requeue to a broker leaves out."""
+    """Write for the broker page which headers a requeue to the broker leaves out."""
     names = sorted(readable(name) for name in capabilities.reserved)
     return ", ".join(names) or "none"
 
 
 def _duplicate_window(seconds: float) -> str:
-    """Describe within what time a broker notices duplicates of a message."""
+    """Describe for the broker page within what time a broker notices duplicates."""
     return f"found within {_duration_words(seconds)}" if seconds else "not noticed"
 
 
@@ -325,7 +325,10 @@ def _delivery_delay(seconds: float) -> str:
 
 
 def _polling_cost(longest: float) -> str:
-    """Describe what polls for dead letters cost, and how far apart they get."""
+    """Describe for the broker page what polls for dead letters cost.
+
+    Where they cost something, it also says how far apart they get.
+    """
     if not longest:
         return "costs nothing"
     return (
@@ -344,7 +347,7 @@ def _duration_words(seconds: float) -> str:
 
 
 def _either_text(is_true: bool, texts: tuple[str, str]) -> str:  # noqa: FBT001 - a fact
-    """Return the first text if a flag is true, the second otherwise."""
+    """Return the first text if a broker can do something, the second otherwise."""
     return texts[0] if is_true else texts[1]
 
 
@@ -381,7 +384,7 @@ def _discovered_topic(
 
 
 def _has_in_name(topic: FoundTopic, name: str) -> bool:
-    """Tell whether a topic's name contains the searched text."""
+    """Tell whether a discovered topic's name contains the searched text."""
     return name.lower() in topic.name.lower()
 
 

@@ -57,7 +57,7 @@ class IdleGuards:
 
     @property
     def others(self) -> int:
-        """Count the idle guards that are not listed."""
+        """Count the idle guards that an alert does not list."""
         return self.number - len(self.guards)
 
 

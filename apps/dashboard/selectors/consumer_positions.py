@@ -57,7 +57,10 @@ class PositionRow:
 
     @property
     def state(self) -> str:
-        """Compare position and topic: never, unknown, behind, current or unread."""
+        """Say how far a consumer's position is behind its topic's head.
+
+        It is "never", "unknown", "behind", "current" or "unread" (no consumer reads).
+        """
         if self.mark is None or self.mark.processed < 0:
             return "never"
         if self.position.source == PositionSource.BROKER:
@@ -329,7 +332,10 @@ GROUP BY 1, 2, 3
 
 
 def _paces(topics: set[int], *, now: datetime) -> dict[Reader, float]:
-    """Return the messages per minute of each consumer group and each client."""
+    """Return each consumer's messages per minute, for the pages of positions.
+
+    A consumer is a consumer group or a client of one of these topics.
+    """
     until = now.replace(second=0, microsecond=0) - timedelta(minutes=1)
     since = until - timedelta(minutes=PACE_MINUTES)
     params: dict[str, list[int] | datetime | date] = {

@@ -190,7 +190,10 @@ def _rate_point(row: DayRow) -> Point:
 
 
 def _number_point(row: DayRow) -> Point:
-    """Return the chart's point of a day: its number of failures, with a label."""
+    """Return a day's point in a topic's chart: its failures, with a label.
+
+    Or in the chart of one consumer group.
+    """
     if row.rate is None:
         return _blank_point(row)
     label = f"{row.day:%a %Y-%m-%d}: {row.rate.failed:,} failed"
@@ -213,7 +216,7 @@ class HourRow:
 
 
 def by_hour(whole: Series, rates: Iterable[Rate]) -> list[HourRow]:
-    """Return the failure rates of each day by hour; None for an hour without one."""
+    """Return a topic's failure rates of each day by hour, None without one."""
     by_day_and_hour = {(rate.day_id, rate.hour): rate for rate in rates}
     return [
         HourRow(

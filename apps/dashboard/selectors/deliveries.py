@@ -212,7 +212,10 @@ def _first_headers(delivery: Delivery) -> FirstHeaders:
 
 
 def _pairs(flat: Sequence[bytes | memoryview]) -> FirstHeaders:
-    """Pair the names and values of a delivery's first headers, which alternate."""
+    """Pair the names and values of the first headers of a delivery to an endpoint.
+
+    They alternate where they are stored. Those of an endpoint's answer, too.
+    """
     parts = [bytes(part) for part in flat[: 2 * delivery_content_access.SHOWN_HEADERS]]
     return FirstHeaders(
         pairs=tuple(zip(parts[::2], parts[1::2], strict=True)), total=len(flat) // 2

@@ -131,7 +131,7 @@ def _name(message: Poison, headers: Sequence[Header]) -> str:
 
 
 def _names(headers: Headers) -> list[str]:
-    """List the names of message headers that a person can choose."""
+    """List the headers by which a person can compare a problem's messages."""
     names_sent = {readable(name) for each in headers.values() for name, _ in each}
     plain = [name for name in names_sent if name.isprintable() and _is_short(name)]
     return sorted(plain, key=lambda name: (name.lower(), name))[:MOST_HEADERS]
@@ -177,7 +177,10 @@ def _chosen_column(
 
 
 def _column(headers: Headers, name: str) -> HeaderColumn:
-    """Return the last value of a header in each message that has it."""
+    """Build a header's column: its last value in each message of a problem.
+
+    A message without the header is left out.
+    """
     lowered = name.lower()
     values = {
         pk: readable(value)[:LONGEST_VALUE]

@@ -136,7 +136,7 @@ class Swallowed:
 
     @property
     def others(self) -> int:
-        """Count the messages to be skipped again that are not listed."""
+        """Count the requeued messages that skips match again and the page omits."""
         return self.number - len(self.messages)
 
 

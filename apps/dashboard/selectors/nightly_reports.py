@@ -259,7 +259,7 @@ def _sum(totals: Iterable[Total]) -> Total:
 
 
 def _groups(here: RateQuerySet) -> list[str]:
-    """List the consumer groups of a topic, most failures first."""
+    """List a topic's consumer groups for its report, most failures first."""
     summed = here.whole_days().values_list("consumer_group")
     ordered = summed.annotate(total=Sum("failed")).order_by("-total", "consumer_group")
     return [group for group, _ in ordered if group is not None]

@@ -131,21 +131,24 @@ def _steps(facts: _Facts, principal: Principal) -> tuple[OnboardingStep, ...]:
 
 
 def _to_discover(facts: _Facts) -> str:
-    """Return the address where a broker's topics are discovered, or ""."""
+    """Return the address to discover topics of onboarding's broker at, or ""."""
     if facts.broker is None:
         return ""
     return reverse("broker-discover", args=[facts.broker.pk])
 
 
 def _to_capture(facts: _Facts) -> str:
-    """Return the address of the lane to set to capture, or ""."""
+    """Return the address of the lane to set to capture in onboarding, or ""."""
     if facts.topic is None:
         return ""
     return reverse("topic", args=[facts.topic.pk]) + "#lane"
 
 
 def _to_requeue(facts: _Facts) -> str:
-    """Return the address of a message to requeue, or of all messages."""
+    """Return the page to requeue on in onboarding: of an open message, or of all.
+
+    It is "" while nothing is captured.
+    """
     if facts.poison is None or facts.poison.state != PoisonState.OPEN:
         return reverse("messages") if facts.poison else ""
     return reverse("message", args=[facts.poison.pk])

@@ -71,7 +71,7 @@ class Progress(OperationStatus):
 
     @property
     def holds(self) -> bool:
-        """Tell whether the operation holds its items against other operations."""
+        """Tell whether an operation of this verb holds its items against others."""
         return self.sends or not self.operation.is_about_poisons
 
     @property
@@ -215,7 +215,7 @@ def _problems_of(operation: Operation, principal: Principal) -> _ProblemLinks:
 
 
 def _is_undo_over(operation: Operation, *, now: datetime) -> bool:
-    """Tell whether the time in which a drop could be undone is over."""
+    """Tell whether the time to undo a drop operation is over."""
     return operation.undo_ends_at is not None and operation.undo_ends_at <= now
 
 

@@ -90,7 +90,7 @@ def _first(outboxes: OutboxQuerySet, *order: str) -> list[Outbox]:
 
 
 def _status(counts: dict[str, int]) -> ComponentStatus:
-    """Summarize how many outboxes are swept, and how many are paused."""
+    """Summarize for the overview how many outboxes are swept, how many paused."""
     expected = counts["total"] - counts["paused"]
     swept = expected - counts["sick"]
     detail = f"{swept} of {counts['total']} swept"

@@ -55,6 +55,6 @@ def opened(revealed: Sequence[Sample]) -> list[SampleRow]:
 
 
 def _size_of_body(sample: Sample) -> int:
-    """Return the size of a sampled dead letter's body: its size less its headers'."""
+    """Return the size of a topic's sampled dead letter's body: all but its headers."""
     headers = sum(len(bytes(part)) for part in sample.headers)
     return max(len(sample.start), sample.size - headers)

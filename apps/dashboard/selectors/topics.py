@@ -364,7 +364,10 @@ class _SourceCount:
 
     @classmethod
     def all(cls, ids: list[int], *, now: datetime) -> list[Self]:
-        """Count a day's deliveries and failures by topic and source, in SQL."""
+        """Count the last 24 hours' deliveries and failures, for the topic pages.
+
+        SQL does so, by topic and by source: who counted them.
+        """
         late = now.replace(second=0, microsecond=0) - LATE
         params: SqlParams = {
             "ids": ids,
@@ -381,9 +384,9 @@ class _SourceCount:
 
 
 def _traffic(ids: list[int], *, now: datetime) -> dict[int, Traffic]:
-    """Map each topic's id to its deliveries and failures of a day.
+    """Map each topic's id to its deliveries and failures, for the topic pages.
 
-    They are those that the SDK counted, or else the broker.
+    They are those of 24 hours that the SDK counted, or else the broker.
     """
     traffic = {pk: Traffic() for pk in ids}
     counts = _SourceCount.all(ids, now=now)

@@ -451,7 +451,7 @@ def _is_visible(character: str) -> bool:
 
 
 def _joined(run: Iterable[str]) -> str:
-    """Join the visible characters of untrusted text as they are."""
+    """Join characters of untrusted text that are all visible, without a change."""
     return "".join(run)
 
 
