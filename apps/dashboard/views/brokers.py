@@ -54,9 +54,9 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def allowances(request: SignedIn) -> HttpResponse:
-    """Answer the form that confirms or strikes entries of brokers' allow-lists.
+    """Answer the form that confirms or strikes hosts and variables on brokers' lists.
 
-    Redirects to the list of brokers.
+    Upgrades allowed what a broker used. Redirects to the list of brokers.
     """
     if request.method == "POST":
         act = (

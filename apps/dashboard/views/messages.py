@@ -76,7 +76,7 @@ def download(request: SignedIn, message_id: int) -> StreamingHttpResponse:
 
 
 def _page(request: SignedIn, detail: MessageDetail) -> HttpResponse:
-    """Render the page of a message."""
+    """Render the page of a captured message, with its contents if they are revealed."""
     path = f"/api/v1/poisons/{detail.message.pk}"
     context = {
         "detail": detail,

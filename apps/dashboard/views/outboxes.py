@@ -201,7 +201,7 @@ def _decision(request: SignedIn, outbox_id: int, row_id: int, act: str) -> HttpR
     """
     outbox = outboxes.visible(outbox_id, request.user.principal)
     if request.method != "POST":
-        return _decide(request, outbox, row_id, act)
+        return _render_question(request, outbox, row_id, act)
     try:
         DECISIONS[act](
             outbox=outbox,
@@ -211,7 +211,7 @@ def _decision(request: SignedIn, outbox_id: int, row_id: int, act: str) -> HttpR
             now=clock.now(),
         )
     except (Refused, Invalid, Unavailable) as wrong:
-        return _decide(request, outbox, row_id, act, wrong=wrong)
+        return _render_question(request, outbox, row_id, act, wrong=wrong)
     messages.success(request, DECIDED[act].format(row_id))
     return redirect("outbox", outbox_id)
 
@@ -276,7 +276,7 @@ def _remove(
     return render(request, "outboxes/remove.html", context, status=status)
 
 
-def _decide(
+def _render_question(
     request: SignedIn,
     outbox: Outbox,
     row_id: int,
@@ -284,7 +284,10 @@ def _decide(
     *,
     wrong: PoisonwebError | None = None,
 ) -> HttpResponse:
-    """Render the question whether to send or drop a quarantined outbox row."""
+    """Render the question whether to send or drop a quarantined outbox row.
+
+    It does neither: `_decision` does. The row is read from the producer's database.
+    """
     listed = outboxes.rows(outbox, RowFilter(before=row_id + 1), request.user.principal)
     context = {
         "outbox": outbox,

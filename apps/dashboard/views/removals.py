@@ -151,5 +151,5 @@ def _render(
 
 
 def _signed_name(of: Broker | Topic) -> str:
-    """Return the name by which a removal token names a broker or topic."""
+    """Return a broker's or topic's kind and id, by which its removal token names it."""
     return f"{type(of).__name__} {of.pk}"
