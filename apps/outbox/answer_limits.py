@@ -73,7 +73,10 @@ class _Watch:
         self._thread.start()
 
     def look(self) -> None:
-        """Cut the database connection where its answers exceed the time or bytes."""
+        """Cut a producer database's connection where its answers exceed limits.
+
+        These are the limits of time and of bytes.
+        """
         if monotonic() > self._until:
             self.reason = f"it took longer than {self._seconds:g} seconds in all"
         elif _received_bytes(self._connection) > self._most_bytes:
@@ -82,16 +85,19 @@ class _Watch:
             cut_connection(self._connection)
 
     def require(self) -> None:
-        """Raise OperationalError where a connection's answers exceed a limit.
+        """Raise OperationalError where a producer database's answers exceed a limit.
 
-        The connection is cut then.
+        Its connection is cut then.
         """
         self.look()
         if self.reason:
             raise psycopg.OperationalError(self.reason)
 
     def close(self) -> None:
-        """Stop the thread that watches a connection's answers; wait for its end."""
+        """Stop the thread that watches a producer database's answers.
+
+        It waits for the thread's end.
+        """
         self._end.set()
         self._thread.join()
 
@@ -101,7 +107,10 @@ class _Watch:
 
 
 def _received_bytes(connection: psycopg.Connection[Any]) -> int:
-    """Count the bytes that came on a connection; 0 where closed, or not counted."""
+    """Count the bytes that came from a producer's database on its connection.
+
+    It is 0 where the connection is closed, or such bytes are not counted here.
+    """
     if TCP_INFO is None:
         return 0
     with (

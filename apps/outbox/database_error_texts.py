@@ -46,9 +46,9 @@ def _secrets_of(url: str) -> Iterable[str]:
 
 
 def _pattern_of(secrets: Iterable[str]) -> re.Pattern[str] | None:
-    """Compile a regex of secret words, each matched as a whole; None without words.
+    """Compile a regex of a database's secret words; None without words.
 
-    A user may be `a`.
+    Each is matched as a whole: a user may be `a`.
     """
     words = sorted({each for each in secrets if each}, key=len, reverse=True)
     if not words:

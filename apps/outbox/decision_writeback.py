@@ -84,7 +84,7 @@ def settle(
     target: AsideState,
     quarantines: Mapping[int, Quarantine],
 ) -> dict[int, AsideState | None]:
-    """Set rows in an outbox's database to a decided state.
+    """Set rows in a producer's outbox table to a decided state.
 
     Returns the state that each row has then, None to try later. `quarantines` are by
     row id. A row that was quarantined again after its quarantine is not released.
@@ -105,9 +105,9 @@ _Change = Callable[
 
 
 def _changing(statement: str) -> _Change:
-    """Return a function that executes a statement for all given outbox rows at once.
+    """Return a function that changes rows in a producer's outbox by a statement.
 
-    The function returns the ids of the rows that the statement changed.
+    It changes all given rows at once, and returns the ids of those that it changed.
     """
 
     def change(
@@ -127,10 +127,10 @@ def _send(
     connection: psycopg.Connection[Any],
     quarantines: Mapping[int, Quarantine],
 ) -> Collection[int]:
-    """Mark outbox rows as sent whose messages triage has sent; return the ids.
+    """Mark rows in a producer's outbox as sent whose messages triage has sent.
 
-    Stores their message ids as well, so that a later use of one is noticed. Rows
-    that have changed meanwhile are not among those returned.
+    Returns their ids. Stores their message ids as well, so that a later use of one is
+    noticed. Rows that have changed meanwhile are not among those returned.
     """
     changed, messages = list[int](), list[tuple[str, str, bytes]]()
     statement = filled(outbox, _SEND)
@@ -157,7 +157,10 @@ def _release(
     connection: psycopg.Connection[Any],
     quarantines: Mapping[int, Quarantine],
 ) -> Collection[int]:
-    """Release outbox rows one by one, as people decided; return the released ids."""
+    """Release rows in a producer's outbox one by one, as people decided on pages.
+
+    Returns the ids of the released rows.
+    """
     statement = filled(outbox, RELEASE)
     return [
         row_id
@@ -195,7 +198,10 @@ def _became(
     quarantines: Mapping[int, Quarantine],
     target: AsideState,
 ) -> dict[int, AsideState | None]:
-    """Return the states of outbox rows that could not be changed; None to try later."""
+    """Look up the states of a producer's outbox rows that a decision did not change.
+
+    The state is None where a sweeper is sending the row: to try later.
+    """
     if not quarantines:
         return {}
     looked_at = connection.execute(filled(outbox, _LOOK), _values(quarantines))
@@ -216,7 +222,10 @@ def _aside_state(state: RowState | None, target: AsideState) -> AsideState | Non
 
 
 def _message(columns: Sequence[Any]) -> OutboxMessage | None:
-    """Build the message of an outbox row; None where a column does not fit one."""
+    """Build the message of an outbox row that triage has sent, to note its digest.
+
+    It is None where a column does not fit a message.
+    """
     producer, message_id, topic, key, headers, body = columns
     texts = (producer, message_id, topic, key)
     if not isinstance(body, bytes) or not all(isinstance(each, str) for each in texts):

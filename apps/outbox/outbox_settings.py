@@ -30,7 +30,7 @@ class OutboxSettings:
 
     @classmethod
     def of(cls, outbox: Outbox) -> Self:
-        """Return the settings that an outbox has."""
+        """Return the `OutboxSettings` of a stored outbox."""
         values = {each.name: getattr(outbox, each.name) for each in fields(cls)}
         return cls(**values | {"broker": outbox.broker.name})
 

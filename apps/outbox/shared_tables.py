@@ -52,9 +52,10 @@ class TableOwners:
         self._verdicts = _verdicts(Outbox(url=url, schema=schema), others)
 
     def first_of(self, others: Iterable[Outbox]) -> Outbox | None:
-        """Return the first of these outboxes that has the same table as the new one.
+        """Return the first of these outboxes that has the new one's table; else None.
 
-        They are compared as they are stored now; None if none has it.
+        Their servers were asked; where one did not answer, the stored addresses, as
+        they are now, are compared.
         """
         return next((each for each in others if self._has_table(each)), None)
 

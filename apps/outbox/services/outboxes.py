@@ -220,7 +220,7 @@ def _change(
 def remove_outbox(
     *, name: str, principal: Principal, reason: str = "", now: datetime
 ) -> None:
-    """Remove an outbox; its table, its topic and its messages stay."""
+    """Remove an outbox here; its table, its topic and its messages stay."""
     principal.require(Scope.BROKERS_WRITE)
     visible_outbox(name=name, principal=principal)
     outbox = _locked_outbox(name)
@@ -237,7 +237,7 @@ def remove_outbox(
 
 
 def _owners(name: str, settings: OutboxSettings) -> TableOwners:
-    """Ask the databases' servers which other outboxes have the same table."""
+    """Ask databases' servers which other outboxes have the table of these settings."""
     others = list(Outbox.objects.exclude(name=name))
     return TableOwners(url=settings.url, schema=settings.schema, others=others)
 

@@ -149,7 +149,11 @@ def decide(
 
 
 def unsettled() -> QuerySet[SetAsideRow]:
-    """Select quarantined rows whose state is not the decided one, their `target`."""
+    """Select our records of quarantined outbox rows that are not as was decided.
+
+    Each has the decided state as its `target`: the row in the producer's database is
+    still to be set to it.
+    """
     sends = Redrive.objects.filter(
         poison=OuterRef("poison"), n__gt=OuterRef("redrives"), outcome__in=SENT_OUTCOMES
     )
@@ -177,16 +181,20 @@ def unsettled() -> QuerySet[SetAsideRow]:
 def first_unsettled(
     outbox: Outbox, *, passed_by: Sequence[int], most: int
 ) -> list[int]:
-    """List the keys of the first rows of an outbox that are not as was decided.
+    """List keys of an outbox's first quarantined rows that the writeback has to settle.
 
-    It reads all rows that were set aside, however few it lists.
+    They are not yet as was decided. It reads all records of rows that were set aside,
+    however few it lists.
     """
     rows = unsettled().filter(outbox=outbox).exclude(pk__in=passed_by)
     return list(rows.order_by("pk").values_list("pk", flat=True)[:most])
 
 
 def decided_rows(keys: Sequence[int]) -> list[DecidedRow]:
-    """Return the quarantined rows of these keys that are not in the decided state."""
+    """Return our records of quarantined outbox rows with these keys, still unsettled.
+
+    Each comes with the decided state that the row does not have yet.
+    """
     return [
         DecidedRow(row, AsideState(row.target))  # type: ignore[attr-defined]
         for row in unsettled().filter(pk__in=keys).order_by("pk")
@@ -216,7 +224,10 @@ def store_all(
     states: Sequence[tuple[DecidedRow, AsideState]],
     now: datetime,
 ) -> None:
-    """Store the states that outbox rows have now in their database, as `store` does."""
+    """Store in our Postgres what has become of rows in a producer's outbox.
+
+    As `store` does, for many rows.
+    """
     as_decided = [each for each in states if not _was_sent_all_the_same(*each)]
     rows = [decided.row for decided, _ in as_decided]
     with transaction.atomic(), connection.cursor() as cursor:
@@ -239,9 +250,10 @@ def store_all(
 def store(
     *, outbox: Outbox, decided: DecidedRow, state: AsideState, now: datetime
 ) -> None:
-    """Store the state that an outbox row has now, unless it was decided again.
+    """Store in our Postgres what has become of one row in a producer's outbox.
 
-    Where the row was sent all the same, its message is not to be sent once more.
+    Not if it was decided again. Where the row was sent all the same, its message is not
+    to be sent once more.
     """
     row = decided.row
     as_read = SetAsideRow.objects.filter(
@@ -274,14 +286,17 @@ def note_flood(*, outbox_id: int, now: datetime) -> None:
 
 
 def note_ends_of_floods(*, now: datetime) -> None:
-    """Update which outboxes have a flood of quarantined rows, after some ended."""
+    """Count outboxes' floods of quarantined rows again: some may have ended."""
     flooded = OutboxActivity.objects.filter(flood_rows__gt=0)
     for outbox_id in flooded.values_list("outbox", flat=True):
         note_flood(outbox_id=outbox_id, now=now)
 
 
 def forget(*, now: datetime) -> None:
-    """Delete records of quarantined rows that no report or decision needs."""
+    """Delete our records of quarantined outbox rows that were sent or released.
+
+    Those are deleted a day after they were settled: no report or decision needs them.
+    """
     rows = SetAsideRow.objects.filter(state__in=FINAL, is_settled=True)
     rows.filter(noted_at__lt=now - FINAL_FOR).delete()
 

@@ -36,7 +36,10 @@ class BrokerPublishing:
         self._publisher: Publisher | None = None
 
     def __call__(self, messages: Sequence[OutboxMessage]) -> list[SendOutcome]:
-        """Publish outbox messages to the broker in order; raise Away if none can be."""
+        """Publish an outbox's messages to its registered broker, in order.
+
+        Raises Away if none can be.
+        """
         try:
             adapter = adapters.adapter(self._broker.kind)
             batch = [_outbound(each, adapter.capabilities) for each in messages]
@@ -49,14 +52,17 @@ class BrokerPublishing:
         return [_send_outcome(outcome) for outcome in outcomes]
 
     def close(self) -> None:
-        """Close the broker's connection; the next message opens another one."""
+        """Close the connection to a swept outbox's broker.
+
+        The next message opens another one.
+        """
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
             publisher.close()
 
 
 def _outbound(message: OutboxMessage, capabilities: Capabilities) -> Outbound:
-    """Translate an outbox message for its broker, with its id among the headers."""
+    """Translate an outbox's message for a registered broker; its id is a header."""
     message_id = message.message_id.encode()
     return Outbound(
         topic=message.topic,

@@ -77,12 +77,15 @@ class DecisionWriteback:
         self._stop.set()
 
     def join(self, seconds: float) -> bool:
-        """Wait so long for the writeback thread's end; tell whether it has come."""
+        """Wait so long for the decision writeback's thread; tell whether it ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def settle_all(self) -> None:
-        """Write decisions to outbox rows until nothing more can be done now."""
+        """Set quarantined rows of all outboxes as people and triage decided.
+
+        It ends when nothing more can be done now.
+        """
         with borrow():
             quarantined_rows_and_messages.forget(now=self._clock())
             quarantined_rows_and_messages.note_ends_of_floods(now=self._clock())
@@ -114,7 +117,7 @@ class DecisionWriteback:
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
-        """Lend a session of our Postgres to a block that looks for unsettled rows.
+        """Lend a session of our Postgres to the decision writeback's search for rows.
 
         The block's time is added to the time spent with looking.
         """
@@ -135,9 +138,10 @@ class DecisionWriteback:
             return list(listed.select_related("topic"))
 
     def _parts(self, outbox: Outbox) -> list[tuple[Outbox, Sequence[int]]]:
-        """List the first unsettled rows of an outbox: their keys, in parts.
+        """List keys of an outbox's rows to write decisions back to, in parts.
 
-        Each part is for one transaction.
+        They are the first of these rows. Each part is for one transaction, and comes
+        with the outbox.
         """
         with self._looking():
             keys = quarantined_rows_and_messages.first_unsettled(
@@ -148,7 +152,7 @@ class DecisionWriteback:
         return [(outbox, keys[start : start + size]) for start in starts]
 
     def _settle(self, outbox: Outbox, keys: Sequence[int]) -> None:
-        """Write decisions to an outbox's rows, and store the states of the rows.
+        """Set quarantined rows of an outbox as was decided, and store their states.
 
         An error leaves the outbox, or a row, for later.
         """
@@ -171,9 +175,9 @@ class DecisionWriteback:
     def _settle_rows(
         self, outbox: Outbox, rows: Sequence[DecidedRow]
     ) -> list[tuple[DecidedRow, AsideState]]:
-        """Update an outbox's rows as decided, in one transaction; return their states.
+        """Update rows in a producer's outbox as decided, in one transaction.
 
-        Rows that are left for later have no state here.
+        Returns their states. Rows that are left for later have no state here.
         """
         states = list[tuple[DecidedRow, AsideState]]()
         if not rows:
@@ -198,9 +202,10 @@ class DecisionWriteback:
         connection: psycopg.Connection[Any],
         rows: Sequence[DecidedRow],
     ) -> list[tuple[DecidedRow, AsideState]]:
-        """Write decisions to outbox rows one after the other; return their states.
+        """Write decisions to a producer's outbox rows one after the other.
 
-        Rows that fail, or for which there is no time, are left for later.
+        So it is where together they failed. Returns their states. Rows that fail, or
+        for which there is no time, are left for later.
         """
         states = list[tuple[DecidedRow, AsideState]]()
         until = monotonic() + APART_SECONDS
@@ -223,7 +228,7 @@ class DecisionWriteback:
         connection: psycopg.Connection[Any],
         rows: Sequence[DecidedRow],
     ) -> list[tuple[DecidedRow, AsideState]]:
-        """Write one decision to outbox rows at once; all of them fail with one.
+        """Write one decision to a producer's outbox rows at once; all fail with one.
 
         Returns the states that the rows have then, without those to try later.
         """
@@ -245,7 +250,11 @@ class DecisionWriteback:
         return states
 
     def _passed_by(self, what: str) -> list[int]:
-        """Return the keys of outboxes, or of rows, that are left alone for now."""
+        """Return keys of outboxes, or of rows, that the writeback leaves alone now.
+
+        It is the writeback of decisions. They failed or had to wait, within the last
+        minute.
+        """
         now = self._clock()
         for key in [key for key, until in self._left_alone.items() if until <= now]:
             del self._left_alone[key]

@@ -69,12 +69,18 @@ class OutboxSweeper:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the thread that sends the outbox's rows."""
+        """Start the threads that send an outbox's rows and watch its topics.
+
+        The second one asks the broker for the backlogs of topics.
+        """
         self._watch.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop claiming outbox rows; `join` waits until the window is marked."""
+        """Let an outbox's sweeper claim no more rows.
+
+        `join` waits until the last window's rows are marked.
+        """
         self._stop.set()
 
     def join(self, seconds: float) -> bool:
@@ -116,7 +122,10 @@ class OutboxSweeper:
         return psycopg.conninfo.make_conninfo(**self._parameters())
 
     def _parameters(self) -> dict[str, Any]:
-        """Return the producer database's connection parameters, looked up now."""
+        """Return psycopg's parameters for the outbox's database, looked up now.
+
+        Raises Away where its address is unusable.
+        """
         try:
             database = ProducerDatabase.read(self.outbox.url)
             return database.parameters(

@@ -56,9 +56,10 @@ def capture_quarantined(
 
 
 def _report_id(row: QuarantinedRow, outbox: Outbox) -> UUID:
-    """Build the report id of one quarantine of an outbox row; a later one has another.
+    """Build the report id with which a quarantine of an outbox row is captured.
 
-    A row that a sweeper cannot mark has no time.
+    A later quarantine of the row has another. A row that a sweeper cannot mark has no
+    time.
     """
     name = (outbox.topic.name, str(row.row_id), row.reason, str(row.quarantined_at))
     return uuid5(NAMESPACE_OID, ":".join(name))
@@ -71,7 +72,10 @@ def _registered_topics(outbox: Outbox, natives: set[str]) -> dict[str, str]:
 
 
 def _answer(answer: CaptureAnswer, report: FailureReport) -> ReportAnswer:
-    """Translate a capture's answer for a row: accepted, or the body is too large."""
+    """Translate the answer of a quarantined row's capture for the sweeper.
+
+    The row is accepted if it is stored, or if its body is too large to be.
+    """
     is_noted = report.oversize_body is not None or answer.pointer == "/body"
     is_stored = answer.status is not CaptureStatus.REJECTED
     return ReportAnswer(is_accepted=is_stored or is_noted, detail=answer.detail or "")

@@ -55,22 +55,31 @@ class TopicBacklogWatch:
         )
 
     def start(self) -> None:
-        """Start asking the broker for topic backlogs, if there is a limit on them."""
+        """Start the thread that asks the broker of an outbox for its topics' backlogs.
+
+        Does nothing for an outbox without a limit on them.
+        """
         if (self._outbox.most_lag, self._outbox.most_depth) != (None, None):
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop asking the broker for topic backlogs; a hung call ends by itself."""
+        """Stop asking the broker of a swept outbox for topic backlogs.
+
+        It waits for nothing: a hung call ends by itself.
+        """
         self._stop.set()
 
     @property
     def errors(self) -> list[LoggedError]:
-        """Return why the broker could not be asked, the latest first."""
+        """Return why a swept outbox's broker could not be asked for topic backlogs.
+
+        The latest error is first.
+        """
         with self._mutex:
             return self._errors.errors
 
     def note(self, topics: Iterable[str]) -> None:
-        """Remember topics that messages were sent to, the latest ones."""
+        """Remember the topics that an outbox's sweeper sent to, the latest hundred."""
         with self._mutex:
             for topic in topics:
                 self._topics.pop(topic, None)
@@ -81,9 +90,10 @@ class TopicBacklogWatch:
                 self._figures.pop(topic, None)
 
     def slowed(self) -> Mapping[str, str]:
-        """Return the topics with a long backlog, with reasons, as the broker last said.
+        """Return topics that an outbox's sweeper must not send to now, and why.
 
-        Answers that are too old do not count. It waits for no broker.
+        Their backlog is long, as the broker last said. Answers that are too old do not
+        count. It waits for no broker.
         """
         with self._mutex:
             since = self._timer() - FRESH_SECONDS
@@ -99,9 +109,9 @@ class TopicBacklogWatch:
                 self.ask(topic)
 
     def next_due(self) -> str | None:
-        """Return the topic whose backlog was asked about longest ago, if long enough.
+        """Return the outbox's topic whose backlog is to be asked for next, or None.
 
-        It is None where no topic is due.
+        It is the one asked about longest ago, if that is long enough.
         """
         with self._mutex:
             asked_at = {
@@ -116,7 +126,7 @@ class TopicBacklogWatch:
             return topic
 
     def ask(self, topic: str) -> None:
-        """Ask the broker for the backlog of one topic, and note the answer.
+        """Ask a swept outbox's broker for one topic's backlog, and note the answer.
 
         It is the one place of the thread where errors are caught, and counted.
         """
@@ -135,7 +145,11 @@ class TopicBacklogWatch:
                 self._figures[topic] = _Figure(reason, asked_at)
 
     def _reason(self, topic: str) -> str:
-        """Return why a topic's outbox rows wait, its lag or depth; "" if none do."""
+        """Ask an outbox's broker why the sweeper should not send to a topic now.
+
+        Returns its lag or its depth as a text, "" if neither is above the outbox's
+        limit.
+        """
         # As a topic that is read itself, its own queue is the one that is counted.
         itself = Topic(
             broker=self._outbox.broker,
