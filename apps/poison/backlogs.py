@@ -57,7 +57,7 @@ def by_problem(problems: Sequence[int]) -> dict[int, StateCounts]:
 
 
 def by_topic(topics: Sequence[int]) -> dict[int, StateCounts]:
-    """Count the poisons of each topic's problems by state."""
+    """Count the poisons of each topic by state, over all of its problems."""
     return _by_state(_BY_TOPIC, topics)
 
 

@@ -58,7 +58,10 @@ class FailureHours:
 def count(
     *, problems: Sequence[int] = (), topics: Sequence[int] = (), now: datetime
 ) -> FailureHours:
-    """Count the failures of problems, and of all problems of topics, by the hour."""
+    """Count the failures of problems in each of the last 24 hours.
+
+    Also those of all problems of topics.
+    """
     by_problem = {pk: [0] * HOURS for pk in problems}
     by_topic = {pk: [0] * HOURS for pk in topics}
     until = slice_of(now) + SLICE

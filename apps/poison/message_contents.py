@@ -92,17 +92,23 @@ def visible(*, poison_id: int, principal: Principal) -> Poison:
 
 
 def header_names(*, poison_id: int) -> list[bytes]:
-    """Read the names of all headers of a message, in order."""
+    """Read the names of all headers of a stored message, in order."""
     return [name for name, _ in headers(poison_id=poison_id)]
 
 
 def headers(*, poison_id: int) -> tuple[Header, ...]:
-    """Read all headers of a message; show only values that are public or revealed."""
+    """Return all headers of a message, with their values.
+
+    Callers show only values that are public or revealed.
+    """
     return _pairs(Body.objects.values_list("headers", flat=True).get(poison=poison_id))
 
 
 def first_headers(*, poison_id: int) -> FirstHeaders:
-    """Read a message's first headers; show only public or revealed values."""
+    """Return a message's first headers, with their values, and the number of all.
+
+    Callers show only values that are public or revealed.
+    """
     first, parts = (
         Body.objects.annotate(
             first=F("headers")[: 2 * SHOWN_HEADERS],
@@ -145,7 +151,10 @@ def is_header_revealed(
 def reveal_header(
     *, problem_id: int, name: str, principal: Principal, now: datetime
 ) -> None:
-    """Record in the audit that a header of a problem's messages is shown in a list."""
+    """Record in the audit that a person reads a header of a problem's messages.
+
+    The problem's page lists the header of all of them.
+    """
     principal.require(Scope.BODIES_READ)
     audit.record(
         action=Action.BODY_REVEALED,
@@ -221,6 +230,6 @@ def _read_slice(poison_id: int, *, start: int, length: int) -> bytes:
 
 
 def _pairs(flat: Sequence[bytes | memoryview]) -> tuple[Header, ...]:
-    """Pair headers' names and values, which alternate."""
+    """Pair the names and values of a stored message's headers, which alternate."""
     parts = [bytes(part) for part in flat]
     return tuple(zip(parts[::2], parts[1::2], strict=True))

@@ -31,12 +31,19 @@ class MisroutedCount(NamedTuple):
 
 
 def of(poison: int, *, topic: str) -> str:
-    """Return the queue in which a message failed; "" if that is its topic."""
+    """Return the queue in which a message failed, by its headers.
+
+    It is "" if they name none, or that of its topic.
+    """
     return next((count.origin for count in among([(poison, topic)])), "")
 
 
 def among(poisons: Sequence[tuple[int, str]]) -> list[MisroutedCount]:
-    """Count messages that failed in another queue, given with native topics."""
+    """Count messages whose headers name another queue than their topic's.
+
+    It takes pairs of a poison's id and its topic's native name, and returns how many
+    there are by such queue and topic, the most first.
+    """
     topics = dict(poisons)
     weight = Func(F("headers"), function="pg_column_size", output_field=IntegerField())
     bodies = Body.objects.annotate(weight=weight).filter(poison__in=topics)
@@ -52,6 +59,9 @@ def among(poisons: Sequence[tuple[int, str]]) -> list[MisroutedCount]:
 
 
 def _is_same(origin: str, topic: str) -> bool:
-    """Tell whether two names are one queue: `queue@host`, or behind a URL."""
+    """Tell whether a queue named in headers is the topic's.
+
+    It may be written as `queue@host`, or behind a URL.
+    """
     queue = origin.partition("?")[0].rpartition("/")[2].partition("@")[0]
     return topic in {origin, queue}

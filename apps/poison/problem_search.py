@@ -30,7 +30,8 @@ def matching(query: Query, *, topics: Iterable[str]) -> ProblemQuerySet:
 def to_count(query: Query, *, topics: Iterable[str]) -> ProblemQuerySet:
     """Find the problems that `matching` finds, to count them.
 
-    The kept counts tell which problems have open poisons: no poison is read for that.
+    For `is:open` alone, the stored counts of poisons tell which have open ones, and no
+    poison is read.
     """
     topic_query, poison_query = query.split("topic")
     if poison_query != OPEN:

@@ -44,7 +44,7 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
         return self.filter(topic_filters_by_id.matching(patterns))
 
     def captured_after(self, snapshot: str) -> Self:
-        """Keep poisons that were captured after this snapshot."""
+        """Keep poisons whose capture this snapshot of Postgres does not see yet."""
         visible: RawSQL = RawSQL(
             "pg_visible_in_snapshot(poison_poison.captured_xid, %s::pg_snapshot)",
             [snapshot],
@@ -130,7 +130,10 @@ class WindowQuerySet(models.QuerySet["ItemWindow"]):
         return self.exclude(state=WindowState.DONE)
 
     def counts_of(self, operations: Iterable[int]) -> dict[int, dict[str, int]]:
-        """Sum each operation's counts of items; waiting items have none."""
+        """Sum the counts of items over each operation's windows.
+
+        Items that wait have none.
+        """
         counts = {pk: dict.fromkeys(COUNTED, 0) for pk in operations}
         with connection.cursor() as cursor:
             cursor.execute(_COUNTS, [list(counts)])

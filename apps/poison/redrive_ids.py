@@ -25,7 +25,10 @@ class RedriveKey(NamedTuple):
 
 
 def pack(operation: int, item: int, n: int) -> uuid.UUID:
-    """Return the id of a redrive, the same for each copy of its message."""
+    """Pack an operation, its item's number and n into a redrive id, a UUID.
+
+    So each copy of a redriven message has the same id.
+    """
     rest = item << _N_BITS | n
     return uuid.UUID(
         int=operation << 80 | _VERSION | rest >> 62 << 64 | _VARIANT | rest & _LOW
@@ -33,7 +36,10 @@ def pack(operation: int, item: int, n: int) -> uuid.UUID:
 
 
 def unpack(redrive: uuid.UUID) -> RedriveKey | None:
-    """Return the redrive that an id stands for; None for an id not ours."""
+    """Unpack a redrive id, a UUID, into its operation, item and n.
+
+    It is None for an id that is not ours.
+    """
     if redrive.version != 8:  # earlier releases drew them at random
         return None
     value = redrive.int

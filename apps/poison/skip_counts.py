@@ -43,7 +43,10 @@ FROM added WHERE poison_skip.id = added.skip
 def count_applied(
     *, reports: Sequence[AppliedSkip], principal: Principal, now: datetime
 ) -> list[bool]:
-    """Count skipped messages; return False for a skip that the principal cannot see."""
+    """Count the messages that consumers report as skipped, for each skip.
+
+    Returns one truth value per report: False for a skip that the principal cannot see.
+    """
     ids = {report.skip for report in reports}
     visible = Skip.objects.on_topics(principal.topics).filter(pk__in=ids)
     # Lock them by a query of their own: a join would lock the topics too.

@@ -290,7 +290,7 @@ def _find_existing(
 
 
 def _update_skip(skip: Skip, facts: dict[str, Any]) -> None:
-    """Update an existing skip's row to the requested values."""
+    """Overwrite the row of an existing skip with the values of a renewed one."""
     if skip.is_automatic:
         lists = SkipList.objects.filter(topic=skip.topic_id)
         lists.update(automatic=F("automatic") - 1)
@@ -298,7 +298,7 @@ def _update_skip(skip: Skip, facts: dict[str, Any]) -> None:
 
 
 def _query_number(statement: str, values: Any) -> int:
-    """Return the number that a statement selects; without a row, 0."""
+    """Return the number that a statement on skip lists selects; without a row, 0."""
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         row = cursor.fetchone()

@@ -50,7 +50,10 @@ class ListedSkip:
 
     @classmethod
     def of(cls, skip: Skip) -> Self:
-        """Build a skip list's row from a skip, without its poison's message id."""
+        """Build a `ListedSkip`, as the API lists skips, from a stored skip.
+
+        It is without the message id of its poison.
+        """
         return cls(
             id=skip.pk,
             topic=skip.topic.name,
@@ -100,12 +103,12 @@ class SkipListSnapshot:
 
     @property
     def in_force(self) -> Iterator[ListedSkip]:
-        """Return the listed skips that are no mere suspicions."""
+        """Return those of a read skip list that are in force, not mere suspicions."""
         return (skip for skip in self.skips if not skip.is_suspected)
 
     @property
     def suspected(self) -> Iterator[ListedSkip]:
-        """Return the listed skips that are suspicions still."""
+        """Return those of a skip list read from Postgres that are suspicions still."""
         return (skip for skip in self.skips if skip.is_suspected)
 
 
@@ -120,7 +123,10 @@ class SnapshotRows:
         self._next: tuple[Any, ...] | None = None
 
     def in_force(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the `COLUMNS` of each skip in force."""
+        """Yield the columns of a skip list's rows in force, as the API sends them.
+
+        They come from a snapshot that was read. Call it before `suspected`.
+        """
         for row in self._rows:
             if row[-1]:
                 self._next = row
@@ -228,7 +234,10 @@ ORDER BY skip.is_suspected, skip.id
 
 
 def head(*, topic: str) -> SkipListHead:
-    """Read the head of a topic's skip list, even of an unknown topic."""
+    """Return epoch, newest revision and floor of a topic's skip list.
+
+    An unknown topic has an empty list, at revision 0.
+    """
     with connection.cursor() as cursor:
         cursor.execute(HEADS, {"topics": [topic]})
         row = cursor.fetchone()
@@ -253,7 +262,10 @@ def snapshot(*, topic: str, consumer_group: str | None) -> SkipListSnapshot:
 
 @contextmanager
 def rows(*, topic: str, consumer_group: str | None) -> Iterator[SnapshotRows]:
-    """Read a topic's skips as `snapshot` does, but row by row, as columns."""
+    """Lend a block a topic's skips as `snapshot` reads them, but row by row.
+
+    Each row is the columns of the API.
+    """
     # The revision first, as in `snapshot`.
     at = head(topic=topic)
     with connection.cursor() as cursor:

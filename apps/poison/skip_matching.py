@@ -83,7 +83,10 @@ class Matcher:
         return unraw(self.value) if rule is None else rule.to_wire()
 
     def of_poisons(self) -> Q:
-        """Build the matcher's condition on poisons; rules have none."""
+        """Build a Q of the poisons with the matcher's bookmark, message id or digest.
+
+        The digest is of their bodies. Rules have none: never call it for a rule.
+        """
         if self.kind is MatcherKind.BOOKMARK:
             return Q(bookmark=self.value)
         if self.kind is MatcherKind.BODY_DIGEST:
@@ -158,10 +161,11 @@ def rule_matches(
     topics: Sequence[int],
     now: datetime,
 ) -> RuleMatches:
-    """Find the poisons that a skip by a rule would stop, if they were requeued now.
+    """Find which poisons a skip by a rule would stop if they were requeued now.
 
-    Other skips let a redriven message pass. `topics` are those they would be sent to.
-    `last` lists the ids of the last so many poisons; only the newest are tried.
+    Other skips let a redriven message pass. Returns the skip of each. `topics` are
+    those they would be sent to. `last` lists the ids of the last so many poisons; only
+    the newest are tried.
     """
     by_rule = Skip.objects.in_force(now).filter(kind=MatcherKind.RULE, topic__in=topics)
     active = [
@@ -185,7 +189,7 @@ def _first_match(
     active: Sequence[tuple[Skip, content_match_rules.Rule]],
     target: Topic | None,
 ) -> Skip | None:
-    """Return the first of these skips that would stop the message, or None."""
+    """Return the first of these skips whose rule would stop a requeue, or None."""
     topic = message.poison.topic_id if target is None else target.pk
     group = message.poison.consumer_group
     for skip, rule in active:
@@ -205,11 +209,11 @@ class MatchableMessage:
 
     @cached_property
     def document(self) -> object:
-        """Parse the message's body as JSON."""
+        """Parse a stored message's body as JSON, to try rules of skips on it."""
         return content_match_rules.read(self.body)
 
     def matches(self, rule: content_match_rules.Rule) -> bool:
-        """Tell whether the rule matches this message's headers or body."""
+        """Tell whether a skip's rule matches this stored message's headers or body."""
         if isinstance(rule, content_match_rules.PointerRule):
             return rule.matches_document(self.document)
         return rule.matches(body=self.body, headers=self.headers)
@@ -218,9 +222,9 @@ class MatchableMessage:
 def _messages(
     poisons: Sequence[Poison], tried: Sequence[content_match_rules.Rule]
 ) -> Iterator[MatchableMessage]:
-    """Fetch the parts of messages that these rules read; leave out large messages.
+    """Fetch the parts of stored messages that skips' rules read, to try the rules.
 
-    Stop early if it takes too long: a page waits for it.
+    Leaves out large messages. Stops early if it takes too long: a page waits for it.
     """
     deadline = time.monotonic() + LONGEST_SECONDS
     reads_bodies = any(
@@ -250,7 +254,10 @@ def _message(
 
 
 def _small_enough(poisons: Sequence[Poison]) -> Iterator[Poison]:
-    """Yield messages small enough to be read, until their bytes are too many."""
+    """Yield poisons whose bodies are small enough to try skips' rules on.
+
+    Left out are also those that would make too many bytes with the ones before.
+    """
     total = 0
     for poison in poisons:
         if poison.size <= MOST_OF_A_BODY and total + poison.size <= MOST_OF_ALL:
@@ -266,7 +273,10 @@ def _stored_text(value: object) -> bytes:
 
 
 def _stored_digest(value: object) -> bytes:
-    """Validate a matcher's SHA-256 in hex; return it as the skip stores it."""
+    """Validate a matcher's SHA-256 in hex; return it as the skip stores it.
+
+    That is 64 hexadecimal digits in small letters, as bytes.
+    """
     try:
         digest = bytes.fromhex(value) if isinstance(value, str) else b""
     except ValueError:

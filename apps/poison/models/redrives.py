@@ -98,7 +98,7 @@ class Redrive(models.Model):
 
     @property
     def label(self) -> str:
-        """Return the label of the redrive's outcome, or of its give back."""
+        """Return the redrive's outcome, or that of its give back, as pages show it."""
         return (
             GIVEN_BACK.get(self.outcome, self.outcome) if self.queue else self.outcome
         )

@@ -216,7 +216,7 @@ class Skip(models.Model):
 
     @property
     def is_active(self) -> bool:
-        """Tell whether the skip has not ended; an expired one may be active."""
+        """Tell whether nothing has ended the skip; one may have expired meanwhile."""
         return self.removed_revision is None
 
 

@@ -72,7 +72,7 @@ def confirm(
 def _unrecorded(
     tokens: Sequence[tuple[uuid.UUID | None, tuple[str, str]]],
 ) -> list[UnrecordedSend]:
-    """Find redrives that are confirmed before we have recorded their sends."""
+    """Find redrives that consumers confirm before operations recorded their sends."""
     missing = sends.unrecorded(redrive for redrive, _ in tokens if redrive)
     genuine = {
         redrive: missing[redrive]
@@ -97,7 +97,10 @@ def _result_of_token(
     changed: set[uuid.UUID],
     redrive: uuid.UUID | None,
 ) -> ConfirmationResult:
-    """Return the result of a redrive's token; only its first use is `confirmed`."""
+    """Return whether a redrive's token is `confirmed`, a `duplicate` or `rejected`.
+
+    Only its first use is `confirmed`.
+    """
     if redrive is None or redrive not in genuine:
         return ConfirmationResult(
             status="rejected",

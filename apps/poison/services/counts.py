@@ -71,7 +71,7 @@ class WrongCount:
     counted: int
 
     def __str__(self) -> str:
-        """Say which poisons were miscounted, and how many there are."""
+        """Write which count of poisons was wrong, and by how much."""
         there = self.counted + self.missing
         return (
             f"problem {self.problem} on topic {self.topic}: {self.counted:,} "
@@ -149,7 +149,7 @@ def check(*, now: datetime) -> list[WrongCount | WrongFailureCount] | None:
 
 
 def _differences() -> list[WrongCount]:
-    """Compare all counts of poisons with the poisons."""
+    """Compare pages' stored counts of poisons with the poisons; return wrong ones."""
     with connection.cursor() as cursor:
         cursor.execute(_DIFFERENCES)
         return [WrongCount(*row) for row in cursor.fetchall()]

@@ -60,7 +60,10 @@ FROM back WHERE poison_poison.id = back.poison_id RETURNING poison_poison.id
 
 
 def drop(*, poisons: Sequence[int], now: datetime) -> set[int]:
-    """Drop the poisons that may be dropped; return them."""
+    """Set to dropped those of these poisons that may be; return their ids.
+
+    Open ones may, and silent ones, unless an operation holds them. It audits nothing.
+    """
     values = {
         "now": now,
         "from": before(PoisonState.DROPPED),
@@ -70,23 +73,23 @@ def drop(*, poisons: Sequence[int], now: datetime) -> set[int]:
 
 
 def restore(*, poisons: Sequence[int]) -> set[int]:
-    """Open the poisons that are dropped; return them."""
+    """Set dropped ones among these poisons to open again; return their ids."""
     return _transition(_RESTORE, poisons, {})
 
 
 def give_back(
     *, poisons: Sequence[int], source: str, detail: str, now: datetime
 ) -> set[int]:
-    """Record open poisons as sent to where they came from; return these.
+    """Record open poisons as sent back to their source; return the ids of these.
 
-    Call it inside a transaction.
+    The source sends them, as an outbox does its rows. Call it inside a transaction.
     """
     values = {"source": source, "detail": detail, "now": now}
     return _transition(_GIVE_BACK, poisons, values)
 
 
 def take_back(*, poisons: Sequence[int], source: str, now: datetime) -> set[int]:
-    """Open the poisons that were given back and came again; return these.
+    """Open again poisons that were given back and are captured again; return their ids.
 
     Call it inside a transaction.
     """

@@ -103,7 +103,7 @@ class WrongFailureCount:
     counted: int
 
     def __str__(self) -> str:
-        """Say which failures were miscounted, and how many there are."""
+        """Write which count of failures was wrong, and by how much."""
         there = self.counted + self.missing
         what = f"problem {self.problem} on " if self.problem != ALL_PROBLEMS else ""
         return (
@@ -114,7 +114,10 @@ class WrongFailureCount:
 
 
 def gather() -> int:
-    """Add new failures to the counts of failures; return how many changes."""
+    """Add new failures to Postgres's counts by ten minutes that pages read.
+
+    Returns how many changes it added.
+    """
     gathered = 0
     while True:
         number = _gather_some()
@@ -135,7 +138,7 @@ def _gather_some() -> int:
 
 @transaction.atomic
 def mend(*, now: datetime) -> list[WrongFailureCount]:
-    """Count the failures of the last day; mend and return wrong counts.
+    """Count the failures of the last day; mend and return wrong counts of pages.
 
     Also forgets counts that pages need no more.
     """
@@ -157,7 +160,7 @@ def mend(*, now: datetime) -> list[WrongFailureCount]:
 
 
 def _differences(cursor: Any, since: datetime) -> list[WrongFailureCount]:
-    """Compare the counts of failures since a time with the failures."""
+    """Compare pages' stored counts of failures since a time with the failure rows."""
     # Clocks differ by minutes, so the day of capture may be the day before.
     captured = (since - timedelta(days=1)).strftime("%Y%m%d")
     cursor.execute(_PARTITIONS, {"captured": captured})

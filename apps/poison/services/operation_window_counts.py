@@ -72,9 +72,10 @@ def count(changes: Iterable[Change]) -> None:
 
 
 def count_in(window: Window, changes: Iterable[Change]) -> None:
-    """Add changes of standings to the counts of the window with these items.
+    """Add changes of items' standings to the counts of their operation's window.
 
-    Call it inside a transaction, after the poisons are locked.
+    All of the items are in this window. Call it inside a transaction, after the poisons
+    are locked.
     """
     real = [change for change in changes if change.before != change.after]
     if real:
@@ -99,7 +100,10 @@ def _add(changes: Mapping[Window, Sequence[Change]]) -> None:
 def _windows_of(
     changes: Iterable[Change],
 ) -> dict[tuple[int | None, int | None], Window]:
-    """Find the window of each item: (operation, item) to (operation, first)."""
+    """Find the operation's window of each changed item.
+
+    Returns (operation, item) to (operation, first item of the window).
+    """
     items = sorted({(change.operation, change.item) for change in changes})
     with connection.cursor() as cursor:
         cursor.execute(_FIND, [[each for each, _ in items], [n for _, n in items]])

@@ -149,7 +149,7 @@ def without_row(keys: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
 
 
 def _columns(sends: Sequence[Send]) -> dict[str, Any]:
-    """Return sent messages as the arrays that the statements take."""
+    """Return an operation's sent messages as the arrays that SQL statements take."""
     return {
         "ids": array(send.redrive for send in sends),
         "poisons": array(send.poison for send in sends),
@@ -189,7 +189,7 @@ WHERE NOT EXISTS (SELECT FROM poison_redrive known
 
 
 def unrecorded(redrives: Iterable[uuid.UUID]) -> dict[uuid.UUID, UnrecordedSend]:
-    """Find the held messages of redrive ids that have no row yet."""
+    """Find messages that operations hold by redrive ids, without a redrive row yet."""
     keys = sorted({key for each in redrives if (key := unpack(each)) is not None})
     keys = [key for key in keys if key.operation < 2**63 and max(key[1:]) < 2**31]
     if not keys:
@@ -245,10 +245,11 @@ FROM recorded JOIN held USING (poison_id, n)
 def record_early(
     sends: Collection[UnrecordedSend], *, unmarked: Collection[int] = (), now: datetime
 ) -> list[Change]:
-    """Record as sent the redrives that a consumer or broker answered early.
+    """Record as sent operations' redrives that a consumer or broker answered early.
 
-    The ids must be genuine, and the poisons locked; the caller counts the changes.
-    `unmarked` are the topics whose messages cannot carry the mark of a redrive.
+    The ids must be genuine, and the poisons locked; the caller counts the changes that
+    it returns. `unmarked` are the topics whose messages cannot carry the mark of a
+    redrive.
     """
     if not sends:
         return []
@@ -300,9 +301,9 @@ WHERE own.state = 'sending'
 def without_mark(
     bodies: Collection[Body], *, unmarked: Collection[int]
 ) -> list[UnmarkedSend]:
-    """Find messages with one of these bodies that are being sent without a mark.
+    """Find messages that operations are sending without a mark, by topic and body.
 
-    `unmarked` are the topics whose messages cannot carry it.
+    `unmarked` are the topics whose messages cannot carry the mark of a redrive.
     """
     if not bodies:
         return []
