@@ -86,7 +86,7 @@ def delivery_list_timeout() -> AbstractContextManager[None]:
 
 
 def _endpoint(value: str | None) -> str | None:
-    """Return the name of an endpoint, None if empty; raises Invalid for no text."""
+    """Return a delivery filter's endpoint name, None if empty; or raise Invalid."""
     if not value:
         return None
     if len(value) > NAME_LIMIT or value != storable(value):

@@ -55,7 +55,7 @@ def oldest_waiting(endpoint_ids: Sequence[int]) -> dict[int, datetime]:
 def ends_since(
     endpoint_ids: Sequence[int], *, since: datetime
 ) -> dict[int, dict[str, int]]:
-    """Sum how the calls of these endpoints ended, by the names of `ENDS`."""
+    """Sum how calls ended since a time, for each endpoint by the names of `ENDS`."""
     rows = CallCount.objects.filter(endpoint__in=endpoint_ids, minute__gte=since)
     sums = [Sum(name) for name in ENDS]
     return {

@@ -68,7 +68,7 @@ class EndpointSettings:
 
     @classmethod
     def of(cls, endpoint: Endpoint) -> Self:
-        """Return the settings that an endpoint has."""
+        """Return the `EndpointSettings` of a stored endpoint."""
         values = {
             each.name: getattr(endpoint, each.name)
             for each in fields(cls)

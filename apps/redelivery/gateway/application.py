@@ -104,12 +104,12 @@ class GatewayApplication:
 
     @classmethod
     async def start(cls, *, monotonic: Callable[[], float] = time.monotonic) -> Self:
-        """Start a gateway in the running event loop."""
+        """Build the gateway's application in the running event loop; open no port."""
         http = HttpCaller(connections_per_target=CONNECTIONS_PER_TARGET)
         return cls(monotonic=monotonic, http=http)
 
     def cut(self) -> None:
-        """Cut the first tries under way: store the requests that have no answer."""
+        """End first tries as the gateway stops: store requests that have no answer."""
         self._first_tries.cut()
 
     async def aclose(self) -> None:
@@ -129,7 +129,10 @@ class GatewayApplication:
     async def __call__(
         self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend
     ) -> None:
-        """Answer one HTTP request; a cancelled task ends its first try, too."""
+        """Answer one HTTP request to the gateway.
+
+        A cancelled task ends its call of the back end, too.
+        """
         if scope["type"] != "http":
             raise NotImplementedError(scope["type"])
         task = asyncio.current_task()
@@ -166,7 +169,7 @@ class GatewayApplication:
             raise _absent("There is nothing here: call /gateway/{endpoint}/{path}.")
 
     async def _take_call(self, caller: CallerConnection) -> None:
-        """Check a call of an endpoint, and then try or store it."""
+        """Check a caller's request to an endpoint; make its first try, or store it."""
         checked_at = self._monotonic()
         encoded, slash, rest = caller.raw_path[len(PREFIX) :].partition(b"/")
         name = encoded.decode("ascii")

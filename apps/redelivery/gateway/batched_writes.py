@@ -54,7 +54,10 @@ class BatchedWrites:
             self._notice = asyncio.create_task(self._notify_soon())
 
     async def aclose(self) -> None:
-        """Write the counts, key uses and notices that no batch has written."""
+        """Write what no batch of the gateway's has written.
+
+        That is counts of successes, uses of API keys, and notices to the senders.
+        """
         if self._notice is not None:
             await self._notice
         self._stop.set()

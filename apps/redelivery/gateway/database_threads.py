@@ -71,9 +71,10 @@ class GatewayDatabaseThreads:
             thread.start()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run a function in a database thread; DatabaseAway while Postgres is silent.
+        """Run a function in one of the gateway's database threads; return its result.
 
-        The function is not run then, unless the session broke meanwhile.
+        Raises DatabaseAway while Postgres is silent. The function is not run then,
+        unless the session broke meanwhile.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
@@ -105,7 +106,10 @@ class GatewayDatabaseThreads:
         connections.close_all()
 
     def _ensure_session(self, idle_since: float) -> None:
-        """Connect to Postgres unless the thread's session works; raise DatabaseAway."""
+        """Connect a gateway's database thread to Postgres unless its session works.
+
+        Raises DatabaseAway.
+        """
         if connection.connection is not None:
             is_idle = time.monotonic() - idle_since > IDLE_SECONDS
             if not is_idle or connection.is_usable():
@@ -120,7 +124,10 @@ class GatewayDatabaseThreads:
             raise DatabaseAway from problem
 
     def _note_problem(self, problem: Exception) -> Exception:
-        """Close a session of Postgres that broke; return the error for the caller."""
+        """Close the broken Postgres session of a gateway's database thread.
+
+        Returns the error, for who called.
+        """
         log.warning("a session of Postgres failed: %s", problem)
         connection.close()
         return problem

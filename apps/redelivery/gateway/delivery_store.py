@@ -59,7 +59,10 @@ def store(endpoint: Endpoint, new: NewDelivery) -> Delivery:
 
 
 def store_with_breaker(endpoint: Endpoint, new: NewDelivery) -> StoredDelivery:
-    """Store a request whose first try failed; tell whether the breaker is open now."""
+    """Store a request after its first try, or instead of one.
+
+    Tells also whether its endpoint's breaker is open now.
+    """
     delivery = store(endpoint, new)
     is_open = EndpointActivity.objects.filter(
         endpoint=endpoint, endpoint__breaker_failures__gt=0, open_until__isnull=False

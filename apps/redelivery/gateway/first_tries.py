@@ -143,7 +143,11 @@ class FirstTries:
         self._is_stopping = False
 
     def cut(self) -> None:
-        """End all first tries that are under way as unknown: the gateway stops."""
+        """End all of the gateway's first tries that are under way: the gateway stops.
+
+        A request that was written counts as unknown, another as failed, or as not
+        tried.
+        """
         self._is_stopping = True
         now = asyncio.get_running_loop().time()
         for limit in self._limits:
@@ -203,7 +207,7 @@ class FirstTries:
             return "" if call.order_key is None else ORDER_UNKNOWN
 
     def _slots_of(self, endpoint: Endpoint) -> asyncio.Semaphore:
-        """Return the semaphore of an endpoint's concurrent calls."""
+        """Return the semaphore of an endpoint's first tries at once in a gateway."""
         size, slots = self._slots.get(endpoint.pk, (0, None))
         if slots is None or size != endpoint.concurrency:
             slots = asyncio.Semaphore(endpoint.concurrency)
@@ -237,7 +241,11 @@ class FirstTries:
     async def _attempt(
         self, call: EndpointCall, caller: CallerConnection
     ) -> _HeldAnswer | _Failure | None:
-        """Call the back end once; None for a success, streamed to the caller."""
+        """Make the first try of a call; return its answer, its failure, or None.
+
+        A short answer is returned whole, for `run` to send it. None is a longer one,
+        which was streamed to the caller.
+        """
         loop = asyncio.get_running_loop()
         endpoint, begun_at = call.endpoint, clock.now()
         until = loop.time() + endpoint.attempt_timeout
@@ -314,7 +322,10 @@ class FirstTries:
             caller.break_off()
 
     async def _failed_answer(self, answer: EndpointAnswer) -> CallResult:
-        """Build the result of a failure status, with the beginning of the answer."""
+        """Build the result of a first try that a back end answered with a failure.
+
+        It has the status and the beginning of the answer.
+        """
         body = b""
         with suppress(OutcomeUnknown):  # the status has said it all
             body = await answer.read(KEPT_ANSWER)
@@ -412,7 +423,7 @@ class FirstTries:
     def _keep_late_answer(
         self, call: EndpointCall, unknown: OutcomeUnknown | None
     ) -> None:
-        """Await a timed-out call's late answer, and store it on its attempt.
+        """Await the late answer to a first try that timed out; store it on its attempt.
 
         That is done in the background, and only if an answer may still come.
         """
@@ -448,7 +459,7 @@ class _NotStored(Exception):
 
 
 def _unknown(answer: EndpointAnswer, detail: str, *, body: bytes = b"") -> CallResult:
-    """Build the `unknown` result of a call whose answer broke off."""
+    """Build the `unknown` result of a first try whose answer broke off."""
     return CallResult(
         outcome=AttemptOutcome.UNKNOWN,
         status=answer.status,

@@ -66,7 +66,10 @@ class Reading:
         return None if is_over else key
 
     def breaker(self, endpoint: Endpoint) -> CachedBreaker:
-        """Return an endpoint's breaker as it was read; it can be changed."""
+        """Return a gateway's cached breaker of an endpoint; a closed one if none.
+
+        Callers change it in place; the next reading replaces it.
+        """
         return self.breakers.setdefault(endpoint.pk, CachedBreaker())
 
 
@@ -176,9 +179,10 @@ def _read(last: Reading, begun_at: float) -> Reading:
 
 
 def _endpoints(last: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
-    """Return all endpoints by name; read only changed ones, or with changed targets.
+    """Return all endpoints by name, for the gateway's cache, reading only changed ones.
 
-    Such a target is the endpoint of forwards or of the response hook.
+    That is also one whose target changed: the endpoint of forwards or of the response
+    hook.
     """
     versions = {
         name: (pk, version)
@@ -203,7 +207,7 @@ def _endpoints(last: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
 
 
 def _breakers() -> dict[int, CachedBreaker]:
-    """Return the breakers of endpoints whose last call failed."""
+    """Read breakers of endpoints whose last call failed, for the gateway's cache."""
     rows = EndpointActivity.objects.filter(failures_in_a_row__gt=0)
     return {
         endpoint: CachedBreaker(

@@ -30,12 +30,12 @@ class SoapVersion(Enum):
 
     @property
     def prefix(self) -> str:
-        """Return the XML prefix of this SOAP version's names, also in fault codes."""
+        """Return this SOAP version's XML prefix in faults, also of their codes."""
         return "soap" if self is SoapVersion.V1_1 else "env"
 
     @property
     def content_type(self) -> str:
-        """Return the content type of a message in this SOAP version."""
+        """Return the content type of a fault in this SOAP version."""
         is_old = self is SoapVersion.V1_1
         return f"{'text/xml' if is_old else 'application/soap+xml'}; charset=utf-8"
 
@@ -121,7 +121,10 @@ def fault(
 
 
 def _add_members(parent: ET.Element, members: Mapping[str, Any]) -> None:
-    """Add members to a SOAP element; a member of members becomes nested elements."""
+    """Add members to an element of the gateway's SOAP fault.
+
+    A member of members becomes nested elements.
+    """
     for name, value in members.items():
         element = ET.SubElement(parent, f"{{{_OURS}}}{name}")
         if isinstance(value, Mapping):

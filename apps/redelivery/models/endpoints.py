@@ -182,7 +182,7 @@ class EndpointActivity(models.Model):
         return f"activity of {self.endpoint_id}"
 
     def is_heard(self, now: datetime) -> bool:
-        """Tell whether a sender that owns the endpoint lives."""
+        """Tell by its last heartbeat whether a sender that owns the endpoint lives."""
         return self.heard_at is not None and now - self.heard_at <= SENDER_LIVES
 
 

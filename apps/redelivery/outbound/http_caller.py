@@ -101,7 +101,7 @@ class EndpointAnswer:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether `read` returned the whole body of the answer."""
+        """Tell whether `read` returned the whole body of a back end's answer."""
         return self._has_ended and not self._rest
 
     async def read(self, limit: int) -> bytes:
@@ -129,7 +129,7 @@ class EndpointAnswer:
                 yield data
 
     async def _read_piece(self) -> None:
-        """Wait for the next bytes of an answer's body, or for its end."""
+        """Read the next bytes of a back end's answer into memory, or note its end."""
         piece = await self._connection.read_piece()
         self._rest += piece
         self._has_ended = not piece
@@ -158,7 +158,7 @@ class HttpCaller:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the idle connections; give up waiting for late answers."""
+        """Close idle connections to back ends; give up waiting for late answers."""
         for pool in self._pools.values():
             pool.close_idle()
         readers = list(self._late_readers)
@@ -333,7 +333,10 @@ class _TargetPool:
 async def _read_late(
     connection: BackEndConnection, seconds: float
 ) -> LateAnswer | None:
-    """Wait for the answer to a call that timed out; None if none comes in time."""
+    """Wait for the late answer of a back end whose call timed out.
+
+    It is None if none comes in time. Closes the connection.
+    """
     until = asyncio.get_running_loop().time() + seconds
     try:
         async with _time_limit(until, OutcomeUnknown(TOO_SLOW)):

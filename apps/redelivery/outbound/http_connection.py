@@ -135,22 +135,22 @@ class BackEndConnection(asyncio.Protocol):
         return is_usable
 
     def begin_call(self) -> bool:
-        """Note that a call uses the connection now; tell whether it is still open."""
+        """Note a call on this back end's connection; tell whether it is still open."""
         self._is_idle = False
         return not (
             self._is_over or self._transport is None or self._transport.is_closing()
         )
 
     def abort(self) -> None:
-        """Close the connection, without reading what is left of an answer."""
+        """Close the connection to the back end, whatever is left of an answer."""
         self._is_over = True
         if self._transport is not None:
             self._transport.abort()
 
     async def _next_event(self) -> h11.Event:
-        """Return the next part of an answer; raise OutcomeUnknown for other bytes.
+        """Wait for the next part of a back end's answer.
 
-        It waits for the bytes of the back end.
+        Raises OutcomeUnknown for bytes that are none.
         """
         while True:
             try:
@@ -164,7 +164,7 @@ class BackEndConnection(asyncio.Protocol):
             self._h11.receive_data(await self._receive())
 
     def _reason_for(self, error: h11.RemoteProtocolError) -> str:
-        """Describe what is wrong with a back end's answer."""
+        """Describe why a back end's answer is no valid HTTP, or ended too early."""
         if self._is_over and self._h11.their_state is h11.ERROR:
             return f"The back end closed the connection too early: {error}."
         return f"The back end's answer is no valid HTTP: {error}."

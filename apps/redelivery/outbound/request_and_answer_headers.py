@@ -123,7 +123,10 @@ def _refuse(headers: Iterable[Header]) -> None:
 
 
 def hop_count(headers: Iterable[Header]) -> int:
-    """Return how many gateways the request has passed."""
+    """Return how many gateways the request has passed, by its header of ours.
+
+    Raises Invalid if that is no number.
+    """
     values = [value for name, value in headers if name.lower() == HOPS]
     if not values:
         return 0

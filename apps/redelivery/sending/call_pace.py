@@ -64,7 +64,10 @@ class CallPace:
     def room(
         self, *, in_flight: int, concurrency: int, rate: float | None, now: float
     ) -> int:
-        """Return how many calls of the endpoint may begin."""
+        """Return how many calls of the endpoint may begin now.
+
+        The least that concurrency, slow start and rate allow.
+        """
         room = min(concurrency, self._window) - in_flight
         if rate is not None:
             room = min(room, int(self._count_tokens(rate, now)))
@@ -79,7 +82,11 @@ class CallPace:
         self._tokens -= calls
 
     def end(self, *, is_success: bool, outage: int) -> None:
-        """Note the end of a call; so many failures in a row as `outage` are one."""
+        """Note the end of an endpoint's call; it makes room for another one.
+
+        Some failures in a row are an outage, `outage` of them, or 5 if it is 0: the
+        first success after it begins the slow start again.
+        """
         if not is_success:
             self._failures += 1
         elif self._failures >= (outage or OUTAGE_FAILURES):
@@ -93,7 +100,7 @@ class CallPace:
         self._window = max(1, min(self._window, concurrency))
 
     def _count_tokens(self, rate: float, now: float) -> float:
-        """Add the rate limit's tokens since the last look; return their number."""
+        """Add the tokens of the endpoint's rate since the last look; return all."""
         if self._counted_at is not None:
             self._tokens += (now - self._counted_at) * rate
         self._counted_at = now

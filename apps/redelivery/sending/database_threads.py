@@ -21,7 +21,7 @@ class RunsWork(Protocol):
     """Runs database work beside the event loop."""
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do database work in a thread; return what it returns, or raise its error."""
+        """Do a sender's database work in a thread; return or raise what it does."""
 
 
 class DatabaseThreads:
@@ -31,7 +31,7 @@ class DatabaseThreads:
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="sender database")
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do database work in a thread; return what it returns, or raise its error."""
+        """Do a sender's database work in a thread; return or raise what it does."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, _with_session, work)
 

@@ -38,16 +38,19 @@ class TopicForwarding:
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
-        """Return the forwarding tasks that are under way."""
+        """Return, as a set, the task that publishes ended deliveries, if one runs."""
         return {self._task} if self._task is not None else set()
 
     def begin(self) -> None:
-        """Publish ended deliveries to the topic in a task, unless one does already."""
+        """Publish the endpoint's ended deliveries to its forward topic, in a task.
+
+        Does nothing while such a task runs in this sender.
+        """
         if self._task is None:
             self._task = asyncio.create_task(self._forward())
 
     def stop(self) -> None:
-        """Begin no other batch of deliveries to forward."""
+        """Let the sender begin no other batch of ended deliveries to publish."""
         self._is_stopping = True
 
     async def _forward(self) -> None:
@@ -61,7 +64,10 @@ class TopicForwarding:
             self._on_change()
 
     async def _forward_some(self) -> bool:
-        """Forward a batch of ended deliveries; tell whether there may be more."""
+        """Publish a batch of the endpoint's ended deliveries to its forward topic.
+
+        Records which of them are forwarded. Tells whether there may be more.
+        """
         run, endpoint = self._tools.threads.run, self._endpoint()
         batch = await run(
             partial(

@@ -95,7 +95,10 @@ class CallsUnderWay:
         )
 
     def shortage(self) -> tuple[int, int]:
-        """Return how many deliveries to claim: for calls that may begin, and ahead."""
+        """Return how many deliveries to claim for the endpoint, as two numbers.
+
+        The first are for calls that may begin now, the others are claimed ahead.
+        """
         room, ready, ahead = self.room(), len(self._ready), self._ahead()
         self._low_mark = ahead * 3 // 4
         if ready > self._low_mark:
@@ -129,7 +132,7 @@ class CallsUnderWay:
             self._recorder.give_back(deliveries)
 
     async def wait(self) -> None:
-        """Wait until all calls of the endpoint have ended."""
+        """Wait until all calls of the endpoint by this sender process have ended."""
         if self.tasks:
             await asyncio.wait(self.tasks)
 
@@ -142,7 +145,11 @@ class CallsUnderWay:
         await self.wait()
 
     def _ahead(self) -> int:
-        """Return how many deliveries to claim for calls that cannot begin yet."""
+        """Return how many deliveries to claim for calls that cannot begin yet.
+
+        It is how many calls will end soon, judged by the last ones, and 0 where no call
+        is claimed ahead: with a rate, at a stop, while calls fail or start slowly.
+        """
         seconds = min(AHEAD_SECONDS + 2 * self.claim_seconds, MOST_AHEAD_SECONDS)
         expected = self._throughput.expected(seconds=seconds, now=monotonic())
         if (
@@ -168,7 +175,7 @@ class CallsUnderWay:
         return self._ready.popleft()[1]
 
     def _is_short(self) -> bool:
-        """Tell whether more deliveries should be claimed."""
+        """Tell whether the endpoint's sender should claim more deliveries now."""
         if self._ready or self._low_mark:
             return len(self._ready) <= self._low_mark
         return self.room() >= self.room_wanted

@@ -196,7 +196,7 @@ class EndpointSender:
         self._search_expired_at = monotonic() + took / EXPIRY_SHARE
 
     async def _repeat(self, service: Callable[..., int]) -> None:
-        """Call a service on the endpoint's deliveries until it finds no more.
+        """Call a service on the sender's endpoint until it finds no more deliveries.
 
         The service handles some of them each time. It is not called after a stop.
         """
@@ -309,7 +309,7 @@ class EndpointSender:
         self._wake.set()
 
     async def _pause(self, troubles: int) -> None:
-        """Pause the sender after an error, but not beyond its stop."""
+        """Pause an endpoint's sender after an error, but not beyond its stop."""
         until = monotonic() + back_off.delay(
             troubles, base=BACK_OFF_BASE, cap=BACK_OFF_CAP
         )

@@ -57,12 +57,12 @@ class ResultRecorder:
         return len(self._waiting) >= MOST_BEHIND
 
     def add(self, attempt: EndedAttempt) -> None:
-        """Queue the result of a call to be recorded."""
+        """Queue the result of a sender's call to be recorded in Postgres soon."""
         self._waiting.append(attempt)
         self._begin()
 
     def give_back(self, deliveries: Iterable[ClaimedDelivery]) -> None:
-        """Queue claimed deliveries that were not called, to wait again."""
+        """Queue claimed deliveries without a call, to be set to waiting again."""
         self._uncalled += deliveries
         self._begin()
 
@@ -93,7 +93,7 @@ class ResultRecorder:
             self._task = None
 
     async def _record_some(self) -> None:
-        """Record the first queued results; give back deliveries without a call."""
+        """Record a batch of queued results; then give back the uncalled deliveries."""
         if batch := self._waiting[:MOST_AT_ONCE]:
             await self._do_surely(partial(self._record, batch))
             del self._waiting[: len(batch)]
