@@ -83,7 +83,10 @@ class SenderProcess:
         self._heard_at: datetime | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Read endpoints and locks every second, until `stop`; then end all."""
+        """Run the senders of all endpoints until `stop`; then end them.
+
+        Every second it reads the endpoints, and checks the senders' locks.
+        """
         background = [
             asyncio.create_task(listen(self._wake)),
             asyncio.create_task(self._watch_locks()),

@@ -170,7 +170,10 @@ def _end_attempts(
     *,
     now: datetime,
 ) -> list[bool]:
-    """End attempts of locked deliveries, and count them; return their successes."""
+    """End attempts of locked deliveries, and count them.
+
+    Tells of each attempt whether it succeeded.
+    """
     results = {
         attempt.delivery: result
         for attempt in attempts
@@ -196,7 +199,10 @@ def _end_attempts(
 
 
 def _end_claimed(delivery: Delivery, endpoint: Endpoint, attempt: EndedAttempt) -> bool:
-    """End the attempt of a claimed delivery, which may have begun after its claim."""
+    """End a claimed delivery's attempt, with the time it began if it has one.
+
+    That may be later than its claim.
+    """
     if attempt.begun_at is not None:
         Attempt.objects.filter(delivery=delivery, number=attempt.attempt).update(
             begun_at=attempt.begun_at

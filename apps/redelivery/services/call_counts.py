@@ -30,7 +30,7 @@ ON CONFLICT (endpoint_id, minute) DO UPDATE SET
 
 
 def add(*, endpoint_id: int, counts: Mapping[str, int], now: datetime) -> None:
-    """Add to the counts of an endpoint's calls in this minute.
+    """Add to Postgres's counts of an endpoint's calls in this minute.
 
     A count that is missing adds nothing.
     """

@@ -64,7 +64,10 @@ def of_message(topic: str, bookmark: str, principal: Principal) -> uuid.UUID | N
 
 
 def first_headers(delivery: Delivery) -> list[Header]:
-    """Return a delivery's first headers; only public or revealed values are shown."""
+    """Return a delivery's first headers with all their values, none masked.
+
+    Callers show only public values, until a person reveals them.
+    """
     return list(islice(headers_of(delivery), SHOWN_HEADERS))
 
 

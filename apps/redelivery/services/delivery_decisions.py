@@ -99,7 +99,10 @@ def _decide(
     reason: str,
     now: datetime,
 ) -> int:
-    """Lock deliveries and act on those that are visible, in a state, on no hold."""
+    """Lock deliveries, and act on those that are visible, in a state, on no hold.
+
+    Returns how many those were.
+    """
     principal.require(Scope.OPERATIONS_WRITE)
     if not 0 < len(ids) <= MOST_AT_ONCE:
         raise Invalid("ids", f"give 1 to {MOST_AT_ONCE:,} ids of deliveries")

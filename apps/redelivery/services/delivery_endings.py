@@ -155,7 +155,7 @@ def _give_batch_to_triage(
 
 
 def _batches(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
-    """Split deliveries, so that not too many bodies are in memory at once."""
+    """Split given-up deliveries, so that not too many bodies are in memory at once."""
     batch = list[Delivery]()
     size = 0
     for delivery in deliveries:
@@ -173,7 +173,10 @@ def _batches(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
 def _first_and_newest_attempts(
     ids: Sequence[uuid.UUID],
 ) -> Mapping[uuid.UUID, list[Attempt]]:
-    """Return the first attempt of each delivery, and the newest, in their order."""
+    """Read attempts for the failure reports of given-up deliveries, by delivery.
+
+    Those of each are its first and its newest MOST_ATTEMPTS, in their order.
+    """
     newest = Q(number__gt=F("delivery__attempts") - MOST_ATTEMPTS)
     rows = Attempt.objects.filter(Q(number=1) | newest, delivery__in=ids)
     attempts = defaultdict[uuid.UUID, list[Attempt]](list)
@@ -240,7 +243,10 @@ def _error_type(delivery: Delivery) -> str:
 
 
 def _line_of(attempt: Attempt) -> str:
-    """Describe a delivery's attempt in a line, without its answer, maybe a secret."""
+    """Describe an attempt in a line of a given-up delivery's failure report.
+
+    It leaves out the back end's answer, maybe a secret.
+    """
     begun = attempt.begun_at.isoformat(timespec="milliseconds")
     status = f" HTTP {attempt.status}" if attempt.status is not None else ""
     line = f"attempt {attempt.number} at {begun}: {attempt.outcome}{status}"

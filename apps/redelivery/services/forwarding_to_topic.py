@@ -53,7 +53,7 @@ class Forward:
 
 
 def next_forwards(*, endpoint: Endpoint, most: int) -> list[Forward]:
-    """Return the deliveries to forward to a topic now, the oldest first."""
+    """Return an endpoint's oldest deliveries to forward to its topic now."""
     waiting = Delivery.objects.filter(
         endpoint=endpoint, state=DeliveryState.FORWARDING
     ).order_by("pk")
@@ -71,7 +71,10 @@ def next_forwards(*, endpoint: Endpoint, most: int) -> list[Forward]:
 
 
 def publish(forwards: Sequence[Forward]) -> list[PublishOutcome]:
-    """Publish deliveries to their topics, refuse those without; return outcomes."""
+    """Publish deliveries to the topics that their endpoints forward to.
+
+    Returns an outcome for each, in order; one without a topic is refused.
+    """
     messages = [each.message for each in forwards if each.message is not None]
     with RoutingPublisher() as publisher:
         answers = iter(publisher.publish(messages))

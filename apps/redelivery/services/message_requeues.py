@@ -46,7 +46,7 @@ def send(messages: Sequence[RoutedMessage]) -> list[PublishOutcome | None]:
 def _send(
     endpoint: Endpoint, messages: Sequence[RoutedMessage]
 ) -> list[PublishOutcome]:
-    """Store the messages of one endpoint; return an outcome for each."""
+    """Store one endpoint's messages as its deliveries; return an outcome for each."""
     new = [_request(endpoint, message) for message in messages]
     stored = accept_all(
         endpoint=endpoint,

@@ -16,9 +16,10 @@ from apps.redelivery.services.delivery_rows import insert, insert_all
 
 
 def accept(*, endpoint: Endpoint, new: NewDelivery, now: datetime) -> Delivery | None:
-    """Store a request as a delivery; return it, None where `insert` returns none.
+    """Store a request to an endpoint as a delivery, and return it.
 
-    A failed first try is stored with it, as its first attempt, and may already end it.
+    Returns None where its `dedupe` is there already, or its endpoint no longer is. A
+    failed first try is stored with it, as its first attempt, and may already end it.
     The caller notifies the senders: see `notify_due`.
     """
     if new.first_try is None:

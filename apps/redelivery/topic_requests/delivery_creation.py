@@ -80,7 +80,7 @@ def take(
 def _envelope_of(
     message: RequestMessage, topic: Topic
 ) -> RequestEnvelope | RequestRefusal:
-    """Return the envelope in a message, or why it may not be used."""
+    """Return the envelope of an endpoint's request in a message, or its refusal."""
     letter = message.letter
     # Twice the limit is more than base64 needs.
     if len(letter.body) > 2 * settings.POISONWEB_REQUEST_LIMIT:
@@ -115,7 +115,7 @@ def _request_of(
     topic: Topic,
     endpoint: Endpoint | None,
 ) -> _Request | RequestRefusal:
-    """Return what is stored of a message, or why it is refused."""
+    """Return the delivery to store for a message's request, or why it is refused."""
     if endpoint is None:
         return _refusal(f"There is no endpoint {envelope.endpoint}.")
     try:

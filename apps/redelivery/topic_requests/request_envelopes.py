@@ -67,7 +67,7 @@ def parse(body: bytes, headers: Sequence[Header]) -> RequestEnvelope:
 
 
 def _of_headers(body: bytes, headers: Sequence[Header]) -> RequestEnvelope:
-    """Read an envelope from the headers of a message."""
+    """Read the envelope of a request to an endpoint from a message's headers."""
     values: dict[bytes, bytes] = {}
     of_http: list[Header] = []
     for name, value in headers:
@@ -91,7 +91,7 @@ def _of_headers(body: bytes, headers: Sequence[Header]) -> RequestEnvelope:
 
 
 def _of_json(text: bytes) -> RequestEnvelope:
-    """Read an envelope from the JSON in the body of a message."""
+    """Read an endpoint request's envelope from the JSON in a message's body."""
     try:
         document = json.loads(text, object_pairs_hook=_members)
     except (ValueError, RecursionError):
@@ -172,7 +172,7 @@ def _text(document: Mapping[str, Any], name: str, *, usual: str | None = "") -> 
 
 
 def _headers_of(document: Mapping[str, Any]) -> list[Header]:
-    """Return the headers of an envelope, each a pair of a name and a value."""
+    """Return the HTTP headers in a request's JSON envelope, each a name and a value."""
     pairs = document.get("headers", [])
     if not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
         raise Invalid("headers", 'send a list of pairs such as ["Accept", "text/xml"].')
