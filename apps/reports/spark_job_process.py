@@ -85,7 +85,10 @@ def _running_process(
 
 
 def database_url() -> str:
-    """Return the URL of Django's database: tests do not use the environment's."""
+    """Return the URL of Django's database, for the Spark job.
+
+    Tests do not use the environment's.
+    """
     parts = connection.settings_dict
     user, password = quote(parts["USER"], safe=""), quote(parts["PASSWORD"], safe="")
     host = f"[{parts['HOST']}]" if ":" in parts["HOST"] else parts["HOST"]

@@ -64,7 +64,7 @@ def _redirect_to_sign_in(request: HttpRequest) -> HttpResponse:
 
 
 def _page_of_form(request: HttpRequest) -> str:
-    """Return the path of the page that held the posted form."""
+    """Return the path of the posted form's page, to come back to after the sign-in."""
     match = request.resolver_match
     if match is not None and match.url_name == CONFIRMS:
         # A refused form stays at its own URL, which has no page.

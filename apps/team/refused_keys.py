@@ -25,9 +25,9 @@ log.addFilter(RateLimitFilter(lines=60, seconds=60))
 
 @transaction.atomic
 def note_refusal(*, secret: str, address: str, now: datetime) -> None:
-    """Record the use of an API key that ended; an unknown secret is only logged.
+    """Log a request's refused API key; audit one that ended, at most once an hour.
 
-    `address` is the sender's.
+    An unknown secret is only logged. `address` is the sender's.
     """
     key = ApiKey.objects.filter(digest=digest_of(secret)).first()
     if key is None:

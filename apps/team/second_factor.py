@@ -201,7 +201,7 @@ def _lock_user(user: User) -> None:
 
 
 def _end_sessions(user: User, *, now: datetime) -> None:
-    """End all sessions of the user that began before now."""
+    """End all sessions of a user that began before now: their second factor changed."""
     user.sessions_ended_at = now
     user.save(update_fields=["sessions_ended_at"])
 

@@ -109,7 +109,7 @@ def _check_name_of_key(name: str) -> None:
 
 
 def check_speaker(field: str, name: str) -> None:
-    """Raise Invalid for an actor's name that would look like Poisonweb's."""
+    """Raise Invalid for a user's or key's name that would look like Poisonweb's."""
     if resembles_system_name(name):
         remedy = "choose another name: entries of the trail that Poisonweb writes"
         raise Invalid(field, f"{remedy} itself begin like this one")

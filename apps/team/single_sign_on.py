@@ -100,7 +100,7 @@ def _is_taken(name: str) -> bool:
 def _refusal(
     identity: ProviderIdentity, user: User | None, *, is_taken: bool
 ) -> Forbidden | Refused | None:
-    """Return why a person may not sign in, as an error; None if they may."""
+    """Return why a person of the OpenID provider is refused, as an error; else None."""
     if identity.role is None:
         return Forbidden(
             "You are in no group that may use Poisonweb. Ask who runs it to let a group"

@@ -96,8 +96,9 @@ ORDER BY 1, 2 LIMIT 3
 def expected(
     snapshot: Snapshot, window: Mapping[str, Any]
 ) -> tuple[FactRows, EndpointSums]:
-    """Count the facts about endpoints by kind and day, and add up measures.
+    """Count the facts about endpoints that a report must have read, by kind and day.
 
+    Adds up their measures, too, in its snapshot, to compare them with what it staged.
     The sums leave out topics that were removed since the snapshot.
     """
     names = set(Topic.objects.values_list("name", flat=True))
@@ -124,7 +125,7 @@ def staged(run: Run) -> EndpointSums:
 def _named(
     day: date, topic: str, measures: tuple[str, ...], values: list[Any]
 ) -> EndpointSums:
-    """Sum the measures of a topic's endpoints on a day; leave out those that are 0.
+    """Key a report's sums of a topic's endpoint on a day; leave out those that are 0.
 
     The key of each sum is the day, and the topic with the measure.
     """

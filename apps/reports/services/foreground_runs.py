@@ -60,7 +60,10 @@ def make(
 
 
 def _wait_for(run_id: int | None, policy: WaitPolicy) -> Run | None:
-    """Wait for the end of another report run; return it if it started again."""
+    """Wait for the end of the report run in the way, or run it here.
+
+    Return it if it started again meanwhile, and published; else None.
+    """
     if run_id is None:
         return None
     other = Run.objects.get(pk=run_id)

@@ -199,9 +199,10 @@ def _missing_and_changed(newest: date, *, now: datetime) -> set[date]:
 
 
 def _last_check() -> date | None:
-    """Return the day of the last successful night, up to which rows are checked.
+    """Return on which day the last successful nightly report checked the rows.
 
-    The caller subtracts a day: a transaction may start before midnight and end after.
+    None without one. The caller subtracts a day: a transaction may start before
+    midnight and end after.
     """
     successes = _nightly_runs().filter(state=RunState.DONE).recent_first()
     asked_at = successes.values_list("asked_at", flat=True).first()

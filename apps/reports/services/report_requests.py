@@ -49,7 +49,10 @@ def request(
 
 
 def queue(*, first_day: date, last_day: date, actor: Actor, now: datetime) -> Run:
-    """Queue a report run over these days; raises what `request` raises."""
+    """Insert a queued report run over these days, and nothing else: no audit, no task.
+
+    Raises what `request` raises.
+    """
     _check_range(first_day, last_day, now=now)
     try:
         with transaction.atomic():

@@ -120,9 +120,10 @@ ORDER BY 1, 2 LIMIT 3
 def check(
     *, run: Run, snapshot: Snapshot, rows_read: Mapping[str, int]
 ) -> dict[date, DayRows]:
-    """Return a report's rows by day; raise Unreconciled when numbers differ.
+    """Compare a report's staged rows with its facts; return how many facts a day has.
 
-    `rows_read` is how many facts of each kind the job reports as read.
+    Raises Unreconciled when numbers differ. `rows_read` is how many facts of each kind
+    the job reports as read.
     """
     facts = snapshot.ask(_FACTS, _window(run))
     endpoint_rows, sums_of_endpoints = endpoint_control_sums.expected(
@@ -166,7 +167,7 @@ def _count_by_kind(facts: list[tuple[Any, ...]]) -> dict[str, int]:
 def _count_rows(
     facts: list[tuple[Any, ...]], endpoint_rows: FactRows, day: date
 ) -> DayRows:
-    """Count the staged rows of a day, and the late ones among them."""
+    """Count the facts of a day that a report read, and the late ones among them."""
     of_day = [fact for fact in facts if fact[0] == day]
     of_endpoints = sum(days[day] for days in endpoint_rows.values())
     return DayRows(
