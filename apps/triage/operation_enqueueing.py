@@ -24,7 +24,7 @@ from apps.triage.states import ACTIVE, Verb
 def preview(
     *, selection: SelectionRequest, principal: Principal, now: datetime
 ) -> Operation:
-    """Preview an operation, and enqueue the task that inserts its items."""
+    """Preview an operation; enqueue the insertion of its items if they are many."""
     operation = previews.preview(selection=selection, principal=principal, now=now)
     _enqueue_taking(operation)
     return operation

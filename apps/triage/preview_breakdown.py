@@ -47,7 +47,7 @@ class Largest:
 
     @classmethod
     def from_json(cls, stored: Sequence[Any]) -> Self:
-        """Read the groups of items that `to_json` wrote."""
+        """Read a preview's largest groups of items, as `to_json` wrote them."""
         values, others = stored
         return cls(
             values=tuple((name, number) for name, number in values), others=others

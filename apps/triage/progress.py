@@ -52,7 +52,7 @@ class ItemTally:
 
     @property
     def acted(self) -> int:
-        """Count the items sent, given back, dropped or restored."""
+        """Count an operation's items that were sent, given back, dropped and so on."""
         return self.finished - self.refused
 
 

@@ -86,7 +86,10 @@ class Ramp:
         raise AssertionError("unreachable")  # pragma: no cover
 
     def _step(self, number: int) -> int:
-        """Return how many messages a ramp's step sends, also after the listed ones."""
+        """Return how many messages the step of a ramp with this number sends.
+
+        After the listed steps, each is GROWTH times as large as the one before.
+        """
         last = len(self.steps) - 1
         beyond = max(0, number - last)
         return self.steps[min(number, last)] * int(GROWTH**beyond)

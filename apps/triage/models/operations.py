@@ -186,7 +186,7 @@ class Operation(models.Model):
 
     @property
     def is_taken(self) -> bool:
-        """Tell whether all the operation's items are inserted, as of this release."""
+        """Tell whether the operation's items are all in this release's tables."""
         return self.taken and self.layout in LAYOUTS
 
     @property
@@ -195,7 +195,10 @@ class Operation(models.Model):
 
     @property
     def is_paced(self) -> bool:
-        """Tell whether the operation may be slowed down: it has a rate."""
+        """Tell whether an operation of this kind and verb may have a rate.
+
+        It may where it reaches consumers or back ends, and so can be slowed down.
+        """
         return (ItemKindName(self.kind), Verb(self.verb)) in PACED
 
     @property

@@ -34,7 +34,7 @@ def audit_detail(operation: Operation) -> dict[str, object]:
 
 
 def single_item(operation: Operation) -> Mapping[str, object]:
-    """Return the audit id of an operation's only item, or None."""
+    """Return the audit detail that names an operation's only item, else {}."""
     if operation.will_act != 1:
         return {}
     return kind_of(operation).single_item_detail(operation)

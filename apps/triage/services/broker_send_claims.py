@@ -232,7 +232,10 @@ class Windows:
         return self._claim(following, orders)
 
     def _claim(self, items: ReadItems, orders: Orders) -> bool:
-        """Claim items in the open transaction; free those that need no sending."""
+        """Claim an operation's items in the open transaction; tell whether to send.
+
+        Items that need no sending are freed.
+        """
         self._free_undue(items)
         if not items.messages or not orders.may_go_on:
             return False
@@ -247,7 +250,10 @@ class Windows:
         return True
 
     def _free_undue(self, items: ReadItems) -> None:
-        """Free items that were answered, or decided by others; count the latter."""
+        """Free an operation's items that were answered, or decided by others.
+
+        The latter count as skipped.
+        """
         self._skip(
             {
                 number: f"meanwhile it became {state}"
@@ -283,7 +289,7 @@ class Windows:
             )
 
     def _first_of(self, number: int) -> int:
-        """Return the number of the first item in the window that has this item."""
+        """Return the first item's number in the operation's window with this item."""
         return number - number % self.operation.window_size
 
     def _fence(self) -> Orders:

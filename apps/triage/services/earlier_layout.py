@@ -196,7 +196,7 @@ def _candidates() -> Iterator[Operation]:
 
 
 def _convert(operation: Operation, *, at_once: int) -> bool:
-    """Convert some items of an operation, unless others work on it."""
+    """Convert some items of an operation of the release before, unless others do."""
     if operation.layout == LAYOUT_BEFORE:
         with _run_lock(operation) as is_free:
             if not is_free or not _begin(operation):

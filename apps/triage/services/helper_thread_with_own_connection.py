@@ -19,7 +19,10 @@ class InlineExecutor(Executor):
     def submit(
         self, work: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[Result]:
-        """Run a call at once in this thread; return the finished future."""
+        """Run a call at once, in the thread of an operation's run.
+
+        Returns the finished future.
+        """
         future = Future[Result]()
         future.set_result(work(*args, **kwargs))
         return future
@@ -27,7 +30,7 @@ class InlineExecutor(Executor):
 
 @contextmanager
 def helper_thread(name: str) -> Iterator[Executor]:
-    """Yield a thread that has a database connection of its own while it lives.
+    """Yield a thread with a database connection of its own, for an operation's run.
 
     No other connection sees what a caller's open transaction wrote: inside one, the
     calls run in the caller's thread.

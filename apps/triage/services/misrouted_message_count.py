@@ -17,7 +17,7 @@ MOST_READ = 200
 def count_elsewhere(
     operation: Operation, first: Sequence[int]
 ) -> tuple[MisroutedCount, ...]:
-    """Count, among the first poisons to send, those that failed elsewhere.
+    """Count a redrive's first poisons that failed in another queue than its target.
 
     Empty if the actor chose the target topic: they know where it goes. Those whose
     topic is requeued elsewhere do not count.

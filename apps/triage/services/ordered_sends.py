@@ -38,7 +38,10 @@ class OrderedSends:
     def publish(
         self, messages: Sequence[OutboundMessage]
     ) -> list[adapter_contract.PublishOutcome]:
-        """Publish messages, those of a topic one by one; return outcomes in order."""
+        """Publish a redrive's messages, those of a topic one by one.
+
+        Returns their outcomes in order.
+        """
         by_topic: dict[TopicId, list[OutboundMessage]] = {}
         for message in messages:
             by_topic.setdefault(_topic_id(message), []).append(message)
@@ -50,7 +53,10 @@ class OrderedSends:
     def _publish_rank(
         self, rank: list[OutboundMessage]
     ) -> dict[uuid.UUID, adapter_contract.PublishOutcome]:
-        """Send one message of each topic in which no earlier message failed."""
+        """Send a redrive's message of each topic in which no earlier one failed.
+
+        Returns the outcomes; the messages of the other topics are not sent.
+        """
         sendable = [each for each in rank if _topic_id(each) not in self.stuck_topics]
         answers = self.publisher.publish([each.addressed for each in sendable])
         outcomes = {
@@ -80,5 +86,5 @@ def _refused_topics(operation: Operation) -> set[TopicId]:
 
 
 def _topic_id(message: OutboundMessage) -> TopicId:
-    """Return a message's topic, in which order is kept: keys are not known."""
+    """Return a redriven message's topic, in which order is kept: keys are not known."""
     return message.addressed.topic.pk

@@ -126,7 +126,7 @@ class Review:
         return all(step.change.changes_nothing for step in self.steps)
 
     def is_held(self, now: datetime) -> bool:
-        """Tell whether the holder of the position is at work now."""
+        """Tell whether the position's holder is at work, as it settled lately."""
         return self.settled_at is not None and now - self.settled_at < QUIET_AFTER
 
 

@@ -64,7 +64,10 @@ GROUP BY 1
 
 
 def count(operation: Operation, *, now: datetime) -> ItemBreakdown:
-    """Count a preview's items by property; all its items are inserted."""
+    """Count a preview's messages by topic, consumer, state, age and more.
+
+    Returns the breakdown. All the preview's items are inserted.
+    """
     counting = _Counting(operation, now=now)
     for first in range(0, operation.total, AT_ONCE):
         counting.add(first, min(first + AT_ONCE, operation.total))
@@ -91,7 +94,7 @@ class _Counting:
         )
 
     def add(self, first: int, end: int) -> None:
-        """Count an operation's items from number `first` to before `end`."""
+        """Add items from number `first` to before `end` to a preview's breakdown."""
         values: dict[str, Any] = {
             **self.ages,
             "operation": self.operation.pk,
@@ -139,7 +142,7 @@ class _Counting:
             self.left_out.update(numbers)
 
     def result(self) -> ItemBreakdown:
-        """Return the counts of all items that were added."""
+        """Return the breakdown of all the preview's items that were added."""
         titles = [title for title, _ in AGES]
         ages = sorted(self.by_age.items(), key=lambda pair: titles.index(pair[0]))
         too_many = len(self.topics) > MOST_TOPICS

@@ -328,7 +328,7 @@ def preview_again(
     principal: Principal,
     now: datetime,
 ) -> Operation | None:
-    """Preview the request of an operation again, by this route.
+    """Preview an operation's request again, to this route's topic and in its order.
 
     Returns None if it had chosen only messages that do not exist.
     """

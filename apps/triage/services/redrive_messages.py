@@ -124,7 +124,7 @@ class ReadItems:
 
     @property
     def never_sent(self) -> int:
-        """Count the read messages that were never handed to a broker before."""
+        """Count an operation's read messages that no broker was handed before."""
         return sum(not message.again for message in self.messages)
 
 
@@ -178,7 +178,7 @@ def read(
 def _to_message(
     row: _Row, *, operation: int, topic: Topic, is_unmarked: bool
 ) -> OutboundMessage:
-    """Build the message to publish from a row."""
+    """Build the message that an operation sends to a broker from a held item's row."""
     redrive = (
         row.known_redrive
         or row.own_redrive
@@ -221,7 +221,7 @@ def _headers(
 def is_unsent(
     message: OutboundMessage, outcome: adapter_contract.PublishOutcome
 ) -> bool:
-    """Tell whether the broker surely has no copy of a message."""
+    """Tell whether the broker surely has no copy of an operation's message."""
     return outcome.kind is adapter_contract.OutcomeKind.UNSENT and not message.again
 
 

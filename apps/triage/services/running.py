@@ -196,7 +196,8 @@ class OperationRun:
     def _take_items(self) -> None:
         """Insert the items of an undo that was too large for its request.
 
-        The fence comes last: until then, people may pause or cancel the operation.
+        It locks the operation last, and looks for a newer run: until then, people may
+        pause or cancel the operation.
         """
         insert_selection(self.operation, now=self.clock())
         self.windows.require_fence()
@@ -225,7 +226,10 @@ class OperationRun:
             raise LockLost
 
     def _send(self) -> None:
-        """Send messages, claim by claim, until time is up or a broker is away."""
+        """Send an operation's messages, claim by claim.
+
+        It ends when time is up, or a broker is away.
+        """
         ordered_sends = (
             OrderedSends(self.operation, self.publisher)
             if self.operation.ordered
@@ -264,7 +268,10 @@ class OperationRun:
         claimed_at: datetime,
         following: ReadItems,
     ) -> bool:
-        """Record brokers' answers when they are there; tell whether to send more."""
+        """Await brokers' answers to an operation's messages, and record them.
+
+        Tells whether to send more.
+        """
         self._await_or_cancel(publishing)
         outcomes = publishing.result()
         self._note_trouble(outcomes)
@@ -286,11 +293,11 @@ class OperationRun:
         return items
 
     def _goes_on(self) -> bool:
-        """Tell whether to send more: there is time, and no broker is away."""
+        """Tell whether an operation sends more: there is time, no broker is away."""
         return not (self.cancelled or self.trouble) and self.clock() < self.until
 
     def _await_or_cancel(self, publishing: Future[Outcomes]) -> None:
-        """Wait until messages are published, or the operation is cancelled before.
+        """Wait until an operation's messages are published, or it is cancelled before.
 
         A broker that does not answer may still take them: they are unknown then, and
         its answer is recorded if it comes after all.
