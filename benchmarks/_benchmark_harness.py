@@ -98,7 +98,10 @@ def web(settings: str = "poisonweb.settings") -> Iterator[str]:
 
 
 def api_key() -> str:
-    """Create an API key for a consumer that reports, follows skips, calls endpoints."""
+    """Create the API key of a benchmark's consumer.
+
+    It may report, follow skips, settle positions and call endpoints.
+    """
     from apps.core import clock
     from apps.core.actor import Actor
     from apps.team import services as team

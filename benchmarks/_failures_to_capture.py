@@ -47,7 +47,7 @@ def reports(number: int) -> list[FailureReport]:
 
 
 def capture(batch: Sequence[FailureReport], topic: Topic) -> None:
-    """Store failure reports in one transaction, as a request does."""
+    """Store a benchmark's failure reports in one transaction, as a request does."""
     now = datetime.now(UTC)
     occurrences = [from_report(report, topic=topic, now=now) for report in batch]
     services.write(occurrences=occurrences, now=now)

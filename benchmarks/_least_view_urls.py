@@ -17,7 +17,7 @@ TABLE = "CREATE TABLE bench_inserted (id bigserial PRIMARY KEY, content bytea NO
 @csrf_exempt
 @login_not_required
 def insert(request: HttpRequest) -> JsonResponse:
-    """Insert one row of a model, and commit."""
+    """Insert the request's body as a row, and commit: the bare view of a benchmark."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO bench_inserted (content) VALUES (%s)", [request.body]

@@ -34,7 +34,7 @@ PRINCIPAL = Principal(actor=ACTOR, scopes=frozenset(Scope))
 
 
 def topic_on(*, kind: str, url: str, queue: str) -> Topic:
-    """Register a queue as the only topic of a broker of its own."""
+    """Register a benchmark's queue as the only topic of a broker of its own."""
     now = datetime.now(UTC)
     broker = broker_registration.add(
         name=f"{kind} {queue}",
@@ -66,7 +66,7 @@ def store_poisons(topic: Topic, *, group: str, number: int) -> None:
 
 
 def _report(topic: Topic, group: str, now: datetime) -> FailureReport:
-    """Make the failure report of a new message that has failed once."""
+    """Make a benchmark's failure report of a new message that has failed once."""
     return FailureReport(
         report_id=uuid.uuid4(),
         topic=topic.name,
@@ -85,7 +85,10 @@ def _report(topic: Topic, group: str, now: datetime) -> FailureReport:
 
 
 def preview(verb: Verb, *, group: str) -> uuid.UUID:
-    """Preview an operation over a consumer group's poisons; return its token."""
+    """Preview a benchmark's operation over a consumer group's poisons.
+
+    Returns the preview's token.
+    """
     selection = SelectionRequest(verb=verb, query=Query.parse(f"consumer:{group}"))
     preview = previews.preview(
         selection=selection, principal=PRINCIPAL, now=clock.now()

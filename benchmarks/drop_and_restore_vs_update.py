@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def execute(statement: str) -> None:
-    """Execute an SQL statement in a transaction of its own."""
+    """Execute a benchmark's SQL statement in a transaction of its own."""
     from django.db import connection
 
     with connection.cursor() as cursor:

@@ -24,7 +24,7 @@ OURS, COPY, AGAIN, EARLIER = "capture", "COPY", "capture again", "capture of bef
 
 
 def serve() -> None:
-    """Capture or copy failures as standard input asks; print the seconds taken."""
+    """Capture or copy failures into Postgres as standard input asks; print seconds."""
     sys.path.insert(0, str(Path(__file__).parent))
     import django
 
@@ -53,7 +53,7 @@ def serve() -> None:
 
 
 def _each(act: Callable[[Any], None], batches: list[Any]) -> None:
-    """Call a function that stores failures for each batch of failures."""
+    """Call a function that stores failures for each batch of the benchmark."""
     for batch in batches:
         act(batch)
 

@@ -121,7 +121,10 @@ def main(view_port: int, gateway_port: int, key: str, endpoint: str) -> None:
 
 
 def make_endpoint() -> str:
-    """Create an endpoint for an address without a server: no delivery is sent."""
+    """Create a benchmark's endpoint at an address without a server.
+
+    No delivery is sent.
+    """
     from apps.core import clock
     from apps.core.actor import Actor
     from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings

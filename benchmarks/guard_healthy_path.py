@@ -254,7 +254,7 @@ def by_content() -> None:
 
 
 def rule(*, to: str = "no", **members: str) -> str:
-    """Write a skip's content rule in its canonical JSON."""
+    """Write the content rule of a benchmark's skip in its canonical JSON."""
     return json.dumps({**members, "equals": to}, sort_keys=True, separators=(",", ":"))
 
 

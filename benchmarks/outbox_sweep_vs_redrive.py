@@ -59,7 +59,7 @@ class ProducerOutbox:
                 copy.write_row(("shop", str(uuid4()), queue, os.urandom(1024), headers))
 
     def wait_until_sent(self) -> None:
-        """Return when no row of the outbox waits any more."""
+        """Return when no row of the benchmark's outbox waits any more."""
         while self.connection.execute(WAITS).fetchone() == (True,):
             time.sleep(0.02)
 
@@ -78,7 +78,7 @@ class ProducerOutbox:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of a process's /proc/<pid>/stat from its state field on."""
+    """Return, for a benchmark, a process's /proc/<pid>/stat from its state on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
 
 
@@ -102,7 +102,7 @@ def rabbitmq(queue: str) -> Iterator[str]:
 
 @contextmanager
 def redis_streams(_queue: str) -> Iterator[str]:
-    """Yield the URL of the product's Redis; its first message makes the stream."""
+    """Yield the URL of the benchmark's Redis; its first message makes the stream."""
     yield os.environ["POISONWEB_REDIS_URL"]
 
 
@@ -154,7 +154,10 @@ def measured(outbox: ProducerOutbox, work: Callable[[], None]) -> Times:
 
 
 def sweeping(outbox: ProducerOutbox, *, name: str, broker: str) -> Callable[[], None]:
-    """Register the outbox with a broker; return a function that sends its rows."""
+    """Register the benchmark's outbox with a broker.
+
+    Returns a function that runs its sweeper until all rows are sent.
+    """
     from apps.core import clock
     from apps.outbox.outbox_settings import OutboxSettings
     from apps.outbox.services.outboxes import add_outbox

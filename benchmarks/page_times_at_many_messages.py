@@ -164,7 +164,7 @@ def fill(poisons: int) -> dict[str, int]:
 
 
 def preview() -> str:
-    """Preview the restore of a large operation; return the preview's address."""
+    """Preview the benchmark's large restore; return the preview page's address."""
     from apps.core import clock
     from apps.poison.query_language import Query
     from apps.team.models import User

@@ -60,12 +60,12 @@ SET epoch = excluded.epoch, settled = excluded.settled, received = excluded.rece
 
 
 def sub_ids(name: str) -> list[str]:
-    """List the ids of a client's subscriptions."""
+    """Make the ids of the benchmark's subscriptions, which begin with a name."""
     return [f"{name}-{n}" for n in range(CONSUMERS)]
 
 
 def consumer() -> Principal:
-    """Return the principal of a consumer that may settle positions."""
+    """Build the principal of the benchmark's consumers, which may settle positions."""
     from apps.core.actor import Actor
     from apps.team.rights import Principal, Scope
 
@@ -90,7 +90,7 @@ def open_positions() -> int:
 
 
 def batches(epoch: int) -> Iterator[list[Member]]:
-    """Yield batches of settles, one per consumer, as parsed from JSON."""
+    """Yield the benchmark's batches of settles, one per consumer, as from JSON."""
     for low in count(step=STEP):
         high = low + STEP - 1
         yield [
@@ -205,7 +205,7 @@ def measure_table(some: Iterator[list[Member]]) -> None:
 
 
 def measure_conflation(key: str) -> None:
-    """Time a client that settles a million messages, against upserts one by one."""
+    """Print how fast a client settles a million messages, and upserts one by one."""
     calls = count()
 
     def secret() -> str:
@@ -230,7 +230,7 @@ def measure_conflation(key: str) -> None:
 
 
 def settle_all(store: BookmarkStore) -> None:
-    """Receive messages for each consumer, and settle them in any order."""
+    """Receive the benchmark's messages for each consumer; settle them in any order."""
     subscriptions = sub_ids("conflated")
     for first in range(0, SETTLES // CONSUMERS, IN_FLIGHT):
         window = [*range(first, first + IN_FLIGHT)]
