@@ -65,7 +65,7 @@ class Double:
         ).start()
 
     def stop(self) -> None:
-        """Stop the fake server as if killed: no port listens, connections break."""
+        """Stop the fake Poisonweb as if killed: no port listens, connections break."""
         if self._http is not None:
             http, self._http = self._http, None
             http.shutdown()
@@ -120,10 +120,10 @@ class Double:
     def once(
         self, key: str | None, request: object, act: Callable[[], StatusAndBody]
     ) -> tuple[HTTPStatus, Json, bool]:
-        """Do a call of the API, or return the earlier answer to its idempotency key.
+        """Do a call of the fake server, or return its earlier answer to the key.
 
         Return status, answer, and whether it is the earlier one. Raise Problem if the
-        key belongs to another request.
+        idempotency key belongs to another request.
         """
         with self.changed:
             if key is None:

@@ -28,7 +28,7 @@ class Faults:
     # What a test asks
 
     def freeze(self) -> None:
-        """Keep every connection of the fake server and answer none."""
+        """Keep every connection of the fake Poisonweb server and answer none."""
         with self._changed:
             self._frozen = True
 
@@ -45,12 +45,18 @@ class Faults:
         path: str = "",
         headers: dict[str, str] | None = None,
     ) -> None:
-        """Answer the next requests whose path begins with `path` with this error."""
+        """Have the fake server answer its next requests by this error.
+
+        Those whose path begins with `path`.
+        """
         with self._changed:
             self._faults.append(Fault(status, headers or {}, times, path))
 
     def lose_answers(self, times: int) -> None:
-        """Act on the next POSTs, and break their connections before the answer."""
+        """Have the fake server act on the next POSTs, but lose their answers.
+
+        It breaks their connections.
+        """
         with self._changed:
             self._answers_to_lose = times
 
@@ -62,7 +68,7 @@ class Faults:
     # What each request asks
 
     def next(self, path: str) -> Fault | None:
-        """Return the fault to play for a request, if any; wait while frozen."""
+        """Return the fake server's fault for a request, if any; wait while frozen."""
         with self._changed:
             self.wait_until_thawed()
             for fault in self._faults:

@@ -24,9 +24,10 @@ class Position:
     persisted: dict[str, int] = field(default_factory=dict)
 
     def settle(self, update: dict[str, Any]) -> dict[str, Any]:
-        """Add settled runs of message numbers to a position; return status, pressure.
+        """Add settled runs of message numbers to the fake server's position.
 
-        Raise Invalid beyond the limit of runs, and change nothing.
+        Return status and pressure. Raise Invalid beyond the limit of runs, and change
+        nothing.
         """
         publisher = update["publisher"]
         new_runs = [_run(run, n) for n, run in enumerate(update["settled"])]
@@ -42,7 +43,7 @@ class Position:
         return {"status": "ok", **pressure}
 
     def mark(self, publisher: str) -> dict[str, Any]:
-        """Return a position's mark of one publisher, as POST /positions/open does."""
+        """Return the fake server's mark of a publisher, as /positions/open does."""
         runs, persisted = self.settled[publisher], self.persisted.get(publisher)
         is_begun = bool(runs) and runs[0][0] == 0
         processed = runs[0][1] if is_begun else -1
@@ -107,7 +108,10 @@ def merged(runs: list[Run]) -> list[Run]:
 
 
 def _run(value: object, place: int) -> Run:
-    """Return a settled run as a list; raise Invalid with its place for others."""
+    """Return a settled run sent to the fake server as a list.
+
+    Raise Invalid with its place for anything else.
+    """
     match value:
         case [int(low), int(high)] if 0 <= low <= high <= LAST:
             if not isinstance(low, bool) and not isinstance(high, bool):

@@ -49,13 +49,13 @@ class Reports:
     # What a test asks
 
     def totals(self) -> Counter[str]:
-        """Return the sums of the reported counters."""
+        """Return the sums of the counters that guards reported to the fake server."""
         names = ("handled", "failed", "skipped", "retried")
         counters = list(self.counters.values())
         return Counter({name: sum(item[name] for item in counters) for name in names})
 
     def mark(self) -> str:
-        """Return a redrive header's value for a requeued message."""
+        """Create a requeued message's redrive header that the fake server trusts."""
         redrive = f"{uuid.uuid4()}.{uuid.uuid4().hex}"
         self._redrives.add(redrive)
         return redrive

@@ -92,7 +92,7 @@ class FakeSkipList:
             self._changed.notify_all()
 
     def fence(self, *, client_name: str, sub_id: str, topic: str, epoch: int) -> None:
-        """Send readers of the skip stream a fence: a position has another holder."""
+        """Send readers of the fake skip stream a fence: a position's holder changed."""
         event = {"client_name": client_name, "sub_id": sub_id, "epoch": epoch}
         with self._changed:
             self.events.append(FakeEvent(topic, 0, "fence", {**event, "topic": topic}))
@@ -106,7 +106,7 @@ class FakeSkipList:
             self._changed.notify_all()
 
     def forget_events(self) -> None:
-        """Make every place of the skip stream so far too old to resume from."""
+        """Make every place of the fake skip stream so far too old to resume from."""
         with self._changed:
             self._oldest = max(self._revisions.values(), default=0) + 1
             for topic in self._revisions:

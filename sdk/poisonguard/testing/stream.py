@@ -30,7 +30,7 @@ class FakeSkipStream:
             return self._readers
 
     def forget_events(self) -> None:
-        """Make each place of the skip stream too old to resume; cut all streams."""
+        """Make all places of the fake skip stream too old to resume; cut streams."""
         self._skip_list.forget_events()
         self.cut()
 
@@ -42,7 +42,7 @@ class FakeSkipStream:
     def events(
         self, topics: Sequence[str], group: str | None, after: str | None
     ) -> Generator[str, None, None]:
-        """Yield the text of the skip stream, piece by piece, until it ends."""
+        """Yield the text of the fake skip stream, piece by piece, until it ends."""
         skip_list = self._skip_list
         with self._changed:
             self._readers += 1
@@ -73,7 +73,7 @@ class FakeSkipStream:
     def _begin(
         self, topics: Sequence[str], after: str | None
     ) -> tuple[dict[str, int], int, bool]:
-        """Return where a reader of the skip stream begins, and whether it must reset.
+        """Return where a reader of the fake skip stream begins, and if it must reset.
 
         That is its revision of each topic, and how many events it skips.
         """

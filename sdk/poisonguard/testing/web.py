@@ -110,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         self._serve()
 
     def _serve(self) -> None:
-        """Read a request and answer it, a bad one by a problem."""
+        """Read a request to the fake server and answer it, a bad one by a problem."""
         whole = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
             self._answer_to(whole)
@@ -118,7 +118,10 @@ class Handler(BaseHTTPRequestHandler):
             self._problem(problem)
 
     def _answer_to(self, whole: bytes) -> None:
-        """Record a request; check faults and API key, then answer by its path."""
+        """Record a request to the fake server, and answer it by its path.
+
+        First check faults and API key.
+        """
         double = self.server.double
         body, trouble = _read(whole, self.headers.get("Content-Encoding"))
         with double.changed:
@@ -142,7 +145,7 @@ class Handler(BaseHTTPRequestHandler):
             self._call(path, query, body)
 
     def _call(self, path: str, query: list[tuple[str, str]], body: Json) -> None:
-        """Make a request's call once per idempotency key, and send its answer."""
+        """Make a fake server's call once per idempotency key, and send its answer."""
         double = self.server.double
         if path in double.forged:
             self._answer(HTTPStatus.OK, _whole(double.forged[path]))
@@ -174,7 +177,10 @@ class Handler(BaseHTTPRequestHandler):
     def _called(
         self, path: str, query: list[tuple[str, str]], body: Json
     ) -> tuple[HTTPStatus, Json]:
-        """Call the double by a request; return status and answer, or raise Problem."""
+        """Call the fake server by a request; return status and answer.
+
+        Raise Problem for what it refuses.
+        """
         double = self.server.double
         try:
             answer = double.call(self.command, path, query, body)
@@ -197,7 +203,7 @@ class Handler(BaseHTTPRequestHandler):
         *,
         kind: str = "application/json",
     ) -> None:
-        """Send a whole answer to a request."""
+        """Send a whole answer to a request to the fake server."""
         self.send_response(status)
         for name, value in {"Content-Type": kind, **(headers or {})}.items():
             self.send_header(name, value)
@@ -206,7 +212,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(whole)
 
     def _problem(self, problem: Problem) -> None:
-        """Send a problem as application/problem+json to the client."""
+        """Send a problem as application/problem+json to the fake server's client."""
         self._answer(
             problem.status,
             json.dumps(problem.whole).encode(),
@@ -215,7 +221,7 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def _stream(self, query: list[tuple[str, str]]) -> None:
-        """Send the events of the skip list until they end or the consumer goes."""
+        """Send the events of the fake skip list until they end or the consumer goes."""
         self.close_connection = True
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/event-stream")
@@ -238,7 +244,7 @@ class _WithHeaders(Problem):
 
 
 def lines_of(snapshot: Json) -> Iterator[bytes]:
-    """Yield a snapshot of skips as lines."""
+    """Yield the fake server's snapshot of skips as lines."""
     return skip_list_line_format.lines(
         epoch=snapshot["epoch"],
         revision=snapshot["revision"],
@@ -251,14 +257,14 @@ def lines_of(snapshot: Json) -> Iterator[bytes]:
 
 
 def _row(skip: Json, names: tuple[str, ...]) -> list[Any]:
-    """Return a skip of the API as a row with these columns."""
+    """Return a skip of the fake server as a row of its snapshot with these columns."""
     times = {name: _microseconds(skip.get(name)) for name in ("expires_at", "at")}
     flat = {**skip, **skip["matcher"], **times}
     return [flat.get(name) for name in names]
 
 
 def _microseconds(text: str | None) -> int | None:
-    """Convert a time in ISO 8601 to microseconds since 1970; None for None."""
+    """Convert a fake skip's ISO 8601 time to microseconds since 1970; None for None."""
     if text is None:
         return None
     return skip_list_line_format.microseconds(datetime.fromisoformat(text))
@@ -270,7 +276,7 @@ def _whole(answer: Any) -> bytes:
 
 
 def _read(whole: bytes, encoding: str | None) -> tuple[Json, Problem | None]:
-    """Parse a request's body; return {} and the problem for an unreadable one."""
+    """Parse a body sent to the fake server; return {} and the problem if unreadable."""
     try:
         text = gzip.decompress(whole) if encoding == "gzip" else whole
         body = json.loads(text or b"{}")
@@ -282,7 +288,10 @@ def _read(whole: bytes, encoding: str | None) -> tuple[Json, Problem | None]:
 
 
 def _check_members(path: str, body: Json) -> None:
-    """Raise Problem unless a batch request has its list, and not too long a one."""
+    """Raise Problem unless a batch for the fake server has its list.
+
+    Also raise it for too long a list.
+    """
     name = MEMBERS.get(path)
     if name is None:
         return
