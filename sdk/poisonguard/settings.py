@@ -100,7 +100,7 @@ class Settings:
         return min([KEEP_ALIVE_EVERY, *(seconds / 3 for seconds in ends)])
 
     def _check_order(self) -> None:
-        """Raise Misconfigured for a time-out that is not shorter than the next one.
+        """Raise Misconfigured for a guard's time-out not shorter than the next one.
 
         The order is that for handlers, that for claims, and that for visibility.
         """

@@ -140,7 +140,10 @@ def _days(option: str, days: float) -> timedelta:
 
 
 def _conninfo(options: Namespace) -> str:
-    """Return the database's address, with the search path to the lock's tables."""
+    """Return the address of the sweeper's outbox database, or raise Misconfigured.
+
+    With --schema it has the search path to the lock's tables.
+    """
     if options.dsn is None:
         raise Misconfigured("Give --dsn, or set POISONGUARD_OUTBOX_DSN.")
     try:

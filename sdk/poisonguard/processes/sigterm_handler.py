@@ -79,7 +79,10 @@ class Sigterm:
         return f"{why}, {REMEDY}"
 
     def _is_missing(self) -> bool:
-        """Tell whether our SIGTERM handler was replaced, and may be set again."""
+        """Tell whether Python code replaced our SIGTERM handler: set it again.
+
+        Not after MOST_TIMES, nor where SIGTERM is ignored or handled outside of Python.
+        """
         # Leave applications alone that ignore SIGTERM or handle it outside of Python.
         handler = signal.getsignal(signal.SIGTERM)
         if isinstance(handler, _Handler) or handler in {None, signal.SIG_IGN}:

@@ -41,7 +41,7 @@ class AioPikaReader(Reader):
         return number
 
     def bookmark(self, message: AbstractIncomingMessage) -> str:
-        """Return the message id, else an id of the delivery and the body's digest."""
+        """Return an aio-pika message's id, else one of delivery and body's digest."""
         if message.message_id:
             return message.message_id
         # aio-pika generates a new consumer tag for each subscription.
@@ -50,12 +50,12 @@ class AioPikaReader(Reader):
         return f"{consumer}/{message.delivery_tag}/{digest}"
 
     def number(self, message: AbstractIncomingMessage) -> int:
-        """Return a hash of the message id, or of the body without an id."""
+        """Return a hash of an aio-pika message's id, or of its body without an id."""
         name = message.message_id or hashlib.sha256(message.body).hexdigest()
         return number_of(name)
 
     def has_identity(self, message: AbstractIncomingMessage) -> bool:
-        """Tell whether the message has a message id."""
+        """Tell whether a RabbitMQ message of aio-pika has a message id."""
         return bool(message.message_id)
 
     def message_id(self, message: AbstractIncomingMessage) -> str | None:
@@ -75,11 +75,11 @@ class AioPikaReader(Reader):
         return amqp.pairs(properties, message.headers)
 
     def redrive(self, message: AbstractIncomingMessage) -> str | None:
-        """Return the value of the message's redrive header, or None."""
+        """Return the value of an aio-pika message's redrive header, or None."""
         return amqp.redrive(message.headers)
 
     def enqueued_at(self, message: AbstractIncomingMessage) -> datetime | None:
-        """Return the producer's timestamp of the message, or None."""
+        """Return the RabbitMQ producer's timestamp of the message, or None."""
         return amqp.moment(message.timestamp)
 
     def content_type(self, message: AbstractIncomingMessage) -> str | None:
@@ -91,5 +91,5 @@ class AioPikaReader(Reader):
 
 
 def _milliseconds(seconds: object) -> str | None:
-    """Convert an expiration in seconds to AMQP's text; None for none."""
+    """Convert a read message's expiration in seconds to AMQP's text; None for none."""
     return str(int(seconds * 1_000)) if isinstance(seconds, int | float) else None

@@ -46,7 +46,7 @@ class AmpsReader(Reader):
         return super().number(message)
 
     def bookmark(self, message: Any) -> str:
-        """Return the message's bookmark; without one, the digest of its body."""
+        """Return an AMPS message's bookmark; without one, the digest of its body."""
         try:
             bookmark = text_of(message.get_bookmark)
         except AttributeError:

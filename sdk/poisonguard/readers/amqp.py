@@ -62,7 +62,7 @@ def dequeue_count(headers: Mapping[str, Any] | None) -> int | None:
 
 
 def moment(timestamp: object) -> datetime | None:
-    """Parse a producer's timestamp; return None where it is no time."""
+    """Parse a RabbitMQ producer's timestamp; return None where it is no time."""
     if timestamp is None:
         return None
     if isinstance(timestamp, datetime):
@@ -94,7 +94,7 @@ def _in_zone(moment: datetime) -> datetime:
 
 
 def _seconds(moment: datetime) -> int:
-    """Convert a time to seconds since 1970."""
+    """Convert a time of an AMQP message to whole seconds since 1970."""
     return int(_in_zone(moment).timestamp())
 
 
@@ -170,7 +170,10 @@ def _fits(number: int, *, bits: int) -> bool:
 
 
 def _reads_as_json(text: bytes) -> bool:
-    """Tell whether Poisonweb would read a header's text as another type's value."""
+    """Tell whether a header's text looks like the typed JSON of another AMQP value.
+
+    Poisonweb would read it as that value.
+    """
     if text[:1] not in {b"[", b"{"}:
         return False
     try:
@@ -187,5 +190,5 @@ def _wrapped_as_raw(text: bytes) -> bytes:
 
 
 def _json(plain: object) -> bytes:
-    """Write a value as JSON without NaN and infinities."""
+    """Write an AMQP header's value as JSON; raise ValueError for NaN and infinities."""
     return json.dumps(plain, ensure_ascii=False, allow_nan=False).encode()

@@ -46,7 +46,7 @@ class AzureQueueReader(Reader):
         self._encoding = encoding
 
     def numbering(self, skipped: Container[str]) -> Callable[[QueueMessage], int]:
-        """Return a fast numbering by message id, 0 for skipped messages."""
+        """Return a fast numbering by Azure's message ids, 0 for skipped messages."""
 
         def number(message: QueueMessage) -> int:
             bookmark = message.id
@@ -61,12 +61,15 @@ class AzureQueueReader(Reader):
         return str(message.id)
 
     def body(self, message: QueueMessage) -> bytes:
-        """Return the message's decoded bytes, or its text as it is."""
+        """Return an Azure message's body, decoded from base64, or its text as is."""
         decoded = self._decoded(message)
         return to_bytes(message.content) if decoded is None else decoded
 
     def headers(self, message: QueueMessage) -> Headers:
-        """Return one header, which says how the message's text was encoded."""
+        """Return a header that says how an Azure message's text was encoded.
+
+        There is no header where the client has decoded it: then that is unknown.
+        """
         if self._encoding == "decoded":
             return ()
         is_plain = self._decoded(message) is None

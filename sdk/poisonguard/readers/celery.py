@@ -63,7 +63,10 @@ class TaskMessage:
 
 
 def redeliver(message: TaskMessage, seconds: float) -> None:
-    """Return a message to Celery by its own retry, which holds no process."""
+    """Return a task's message to Celery by its own retry, which holds no process.
+
+    This sets when it is due; the retry is raised once the guard releases the message.
+    """
     message.due_in = seconds
 
 

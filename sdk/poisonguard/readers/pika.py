@@ -40,7 +40,7 @@ class PikaReader(Reader):
         return number
 
     def bookmark(self, message: Delivery) -> str:
-        """Return the message id, else an id of the delivery and the body's digest."""
+        """Return a pika message's id, else one of the delivery and body's digest."""
         method, properties, body = message
         if properties.message_id:
             return str(properties.message_id)
@@ -50,12 +50,12 @@ class PikaReader(Reader):
         return f"{consumer}/{method.delivery_tag}/{digest}"
 
     def number(self, message: Delivery) -> int:
-        """Return a hash of the message id, or of the body without an id."""
+        """Return a hash of a pika message's id, or of its body without an id."""
         _, properties, body = message
         return number_of(properties.message_id or hashlib.sha256(body).hexdigest())
 
     def has_identity(self, message: Delivery) -> bool:
-        """Tell whether the message has a message id."""
+        """Tell whether a RabbitMQ message of pika has a message id."""
         return bool(message[1].message_id)
 
     def message_id(self, message: Delivery) -> str | None:
@@ -69,12 +69,12 @@ class PikaReader(Reader):
         return amqp.pairs(vars(message[1]), message[1].headers or {})
 
     def redrive(self, message: Delivery) -> str | None:
-        """Return the value of the message's redrive header, or None."""
+        """Return the value of a pika message's redrive header, or None."""
         headers = message[1].headers
         return amqp.redrive(headers) if headers else None
 
     def enqueued_at(self, message: Delivery) -> datetime | None:
-        """Return the producer's timestamp of the message, or None."""
+        """Return the RabbitMQ producer's timestamp of the message, or None."""
         return amqp.moment(message[1].timestamp)
 
     def content_type(self, message: Delivery) -> str | None:

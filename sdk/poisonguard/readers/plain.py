@@ -50,7 +50,7 @@ class PlainReader(Reader):
     def numbering_by_age(
         self, skipped: Container[str], is_expired: Callable[[datetime], bool]
     ) -> Callable[[Mapping[str, Any]], int]:
-        """Return the `numbering` of messages, with 0 for expired messages, too."""
+        """Return the `numbering` of plain mappings, with 0 for expired ones, too."""
         if type(self).enqueued_at is not PlainReader.enqueued_at:
             return super().numbering_by_age(skipped, is_expired)
         return self._numbering(skipped, is_expired)
@@ -86,11 +86,11 @@ class PlainReader(Reader):
         return number
 
     def bookmark(self, message: Mapping[str, Any]) -> str:
-        """Return the message's member `bookmark` as text."""
+        """Return a mapping message's member `bookmark` as text, "" for None."""
         return _text(message[self._bookmark]) or ""
 
     def number(self, message: Mapping[str, Any]) -> int:
-        """Return the message's `seq` plus 1, or a hash of its id or bookmark."""
+        """Return a mapping message's `seq` plus 1, or a hash of its id or bookmark."""
         if self._seq is not None:
             return int(message[self._seq]) + 1
         return number_of(message.get("message_id") or self.bookmark(message))
@@ -98,13 +98,13 @@ class PlainReader(Reader):
     def number_again(
         self, *, bookmark: str, message_id: str | None, seq: int | None
     ) -> int:
-        """Return the message's `number` from bookmark, message id and seq alone."""
+        """Return a plain mapping's `number` from bookmark, message id, seq alone."""
         if self._seq is None or seq is None:
             return number_of(message_id or bookmark)
         return seq + 1
 
     def body(self, message: Mapping[str, Any]) -> bytes:
-        """Return the message's member `body` as bytes, or all of it as JSON."""
+        """Return a plain mapping's member `body` as bytes, or all of it as JSON."""
         if "body" in message:
             body = message["body"]
             return body if type(body) is bytes else to_bytes(body)
@@ -113,11 +113,11 @@ class PlainReader(Reader):
         return to_bytes(dict(message))
 
     def headers(self, message: Mapping[str, Any]) -> Headers:
-        """Return the message's member `headers` as pairs of bytes."""
+        """Return the member `headers` of a plain mapping as pairs of bytes."""
         return header_pairs(message.get("headers") or ())
 
     def redrive(self, message: Mapping[str, Any]) -> str | None:
-        """Return the value of the message's redrive header, or None."""
+        """Return the value of a mapping message's redrive header, or None."""
         headers = message.get("headers")
         if not headers:
             return None
@@ -127,7 +127,7 @@ class PlainReader(Reader):
         return _text(message.get("message_id"))
 
     def enqueued_at(self, message: Mapping[str, Any]) -> datetime | None:
-        """Return the message's member `enqueued_at` as a time, or None."""
+        """Return a mapping message's member `enqueued_at` as a time, or None."""
         value = message.get(self._enqueued_at) if self._enqueued_at else None
         if isinstance(value, int | float):
             return datetime.fromtimestamp(value, UTC)
@@ -137,7 +137,7 @@ class PlainReader(Reader):
         return _text(message.get("publisher"))
 
     def seq(self, message: Mapping[str, Any]) -> int | None:
-        """Return the message's member `seq`, or None."""
+        """Return a mapping message's member `seq`, or None."""
         return message.get(self._seq) if self._seq else None
 
     def content_type(self, message: Mapping[str, Any]) -> str | None:
@@ -148,7 +148,7 @@ class BytesReader(Reader):
     """Reads messages that are bytes and nothing else: equal ones are one message."""
 
     def bookmark(self, message: bytes) -> str:
-        """Return the digest of the message in hexadecimal."""
+        """Return the digest, in hexadecimal, of a message that is nothing but bytes."""
         return hashlib.sha256(message).hexdigest()
 
     def body(self, message: bytes) -> bytes:
@@ -156,5 +156,5 @@ class BytesReader(Reader):
 
 
 def _text(value: object) -> str | None:
-    """Return a message's member as text; None for None."""
+    """Return a member of a mapping message as text; None for None."""
     return None if value is None else str(value)

@@ -91,7 +91,7 @@ class RedisStreamsReader(Reader):
     def number_again(
         self, *, bookmark: str, message_id: str | None, seq: int | None
     ) -> int:
-        """Compute an entry's number from its bookmark, 0 if that is no entry id."""
+        """Compute a Redis entry's number from its bookmark, 0 if that is no id."""
         try:
             return self.number((bookmark, {}))
         except ValueError:  # no id of an entry

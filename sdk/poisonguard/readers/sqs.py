@@ -56,7 +56,7 @@ class SqsReader(Reader):
         self._id_attribute = id_attribute
 
     def numbering(self, skipped: Container[str]) -> Callable[[Any], int]:
-        """Return a numbering by message id; 0 for a skipped or redriven message."""
+        """Return a numbering by SQS's id; 0 for a skipped or redriven message."""
 
         def number(message: Any) -> int:
             members = _members(message)
@@ -81,7 +81,7 @@ class SqsReader(Reader):
     def number_again(
         self, *, bookmark: str, message_id: str | None, seq: int | None
     ) -> int:
-        """Return the message's `number` from its bookmark alone."""
+        """Return an SQS message's `number` from its bookmark alone."""
         return number_of(bookmark)
 
     def message_id(self, message: Any) -> str | None:
@@ -92,7 +92,7 @@ class SqsReader(Reader):
         return text_id(_type_and_value(attributes[self._id_attribute])[1])
 
     def body(self, message: Any) -> bytes:
-        """Return the message's body, decoded where Poisonweb encoded it."""
+        """Return an SQS message's body, decoded where Poisonweb encoded it."""
         members = _members(message)
         body = to_bytes(members["Body"])
         if _attributes(members).get(BODY_MARK) != _MARKED:
@@ -137,14 +137,14 @@ class SqsReader(Reader):
 
 
 def _members(message: Any) -> Mapping[str, Any]:
-    """Return the message members sent by SQS, which a resource keeps in `meta`."""
+    """Return the members of a message from SQS, which a resource has in `meta`."""
     members: Mapping[str, Any]
     members = message if isinstance(message, dict) else message.meta.data
     return members
 
 
 def _attributes(members: Mapping[str, Any]) -> dict[str, tuple[str, bytes]]:
-    """Return type and value of each message attribute, by name."""
+    """Return type and value of each attribute of an SQS message, by name."""
     attributes = members.get("MessageAttributes") or {}
     return {name: _type_and_value(wire) for name, wire in sorted(attributes.items())}
 
@@ -172,7 +172,7 @@ def _sqs_headers(
 
 
 def _decode_marked(body: bytes) -> bytes | None:
-    """Decode a body that Poisonweb encoded; return None for any other."""
+    """Decode an SQS body that Poisonweb encoded; return None for any other."""
     try:
         decoded = base64.b64decode(body, validate=True)
     except binascii.Error:

@@ -52,7 +52,7 @@ class _MinuteCounts:
 
     @property
     def most(self) -> int:
-        """Return the greatest message count of a minute, durations included."""
+        """Return the greatest of a minute's unsent counts, durations included."""
         counts = (self.handled, self.failed, self.skipped, self.retried)
         return max(*counts, *self.durations.values())
 

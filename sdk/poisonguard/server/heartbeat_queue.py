@@ -59,5 +59,5 @@ class Heartbeats:
 
 
 def _guard(heartbeat: GuardHeartbeat) -> _Guard:
-    """Return what identifies the guard of a heartbeat."""
+    """Return topic, group and client name, which identify a heartbeat's guard."""
     return heartbeat.topic, heartbeat.consumer_group, heartbeat.client_name

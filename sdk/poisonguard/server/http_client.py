@@ -163,7 +163,7 @@ class Client:
     def stream(
         self, path: str, query: Query, last_event_id: str | None
     ) -> Iterator[Iterator[Event]]:
-        """Open an event stream of Poisonweb's; it ends when either side cuts it."""
+        """Open an event stream from Poisonweb; it ends when either side cuts it."""
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
         if last_event_id is not None:
             headers["Last-Event-ID"] = last_event_id
@@ -181,7 +181,10 @@ class Client:
             response.close()
 
     def cut(self) -> None:
-        """End every open event stream of Poisonweb's at once, for its reader, too."""
+        """End at once each event stream that this client reads from Poisonweb.
+
+        Its reader, on another thread, ends too.
+        """
         with self._lock:
             for response in self._streams:
                 # The stream may have ended already, and its socket be closed.
@@ -234,7 +237,10 @@ class Client:
         headers: Mapping[str, str],
         wait: float,
     ) -> urllib3.BaseHTTPResponse:
-        """Request one Poisonweb url, return a good answer; raise Away or Refused."""
+        """Send one Poisonweb url a request, and return its answer if that is good.
+
+        Else raise Away or Refused.
+        """
         reading = method == "GET"
         pause = server.remaining_pause(reading=reading)
         if pause > 0:

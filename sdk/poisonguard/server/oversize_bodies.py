@@ -36,7 +36,7 @@ class Oversize:
         return size < self._end or time.monotonic() >= self._known_until
 
     def note(self, topic: str, bookmark: str, size: int) -> None:
-        """Record that the body of this message was too large for Poisonweb."""
+        """Note the message and size of a report's body that Poisonweb refused."""
         with self._lock:
             if time.monotonic() >= self._known_until:
                 self._end = math.inf
@@ -57,7 +57,10 @@ class Oversize:
             self.note(*key, body.size if body else len(report.body))
 
     def _remember(self, key: tuple[str, str], size: int) -> None:
-        """Note the size of a too large message; forget the oldest of too many."""
+        """Note the size of a message too large to report; forget the oldest.
+
+        That is, those beyond MOST_NAMED.
+        """
         self._messages.pop(key, None)
         self._messages[key] = size
         while len(self._messages) > MOST_NAMED:
@@ -65,9 +68,9 @@ class Oversize:
 
     @property
     def warning(self) -> str | None:
-        """Describe messages that are too large for Poisonweb, left with their broker.
+        """Describe messages too large to report, which stay with their broker.
 
-        None without any.
+        For a guard's health; None without any.
         """
         with self._lock:
             if not self._messages:

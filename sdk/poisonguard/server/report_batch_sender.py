@@ -36,9 +36,9 @@ class Sender:
 
     @property
     def warning(self) -> str | None:
-        """Describe messages that are too large for Poisonweb, left with their broker.
+        """Describe messages too large to report, which stay with their broker.
 
-        None without any.
+        For a guard's health; None without any.
         """
         return self._oversize.warning
 

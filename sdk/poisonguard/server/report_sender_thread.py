@@ -91,7 +91,7 @@ class SenderThread:
             self._flushing.clear()
 
     def end(self, timeout: float) -> None:
-        """End the sender's thread; then, or at once where none runs, call `on_end`."""
+        """End the thread of reports; then, or at once without one, call `on_end`."""
         self._ended = True
         self._woken.set()
         if self._thread is not None:
@@ -136,7 +136,7 @@ class SenderThread:
         return min(pause, 1.0) if self._queues["failures"].waiting else pause
 
     def _send_all(self, *, everything: bool) -> None:
-        """Send each queue of reports whose pause is over."""
+        """Send Poisonweb each queue of reports whose pause is over."""
         for kind, queue in self._queues.items():
             if time.monotonic() >= self._not_before.get(kind, 0.0):
                 self._send_queue(kind, queue, everything=everything)

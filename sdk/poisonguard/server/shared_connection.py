@@ -56,7 +56,7 @@ class Connection:
         _shared.all.add(self)
 
     def _reset(self) -> None:
-        """Forget the connection's tick thread, and that it was closed."""
+        """Forget the Poisonweb connection's tick thread, and that it was closed."""
         self._closing = threading.Event()
         self._ticking: threading.Thread | None = None
 
@@ -103,7 +103,7 @@ class Connection:
         return skip_list
 
     def leave(self, skip_list: SkipList) -> None:
-        """Stop following this skip list."""
+        """Stop following a guard's skip list over this connection to Poisonweb."""
         self._skip_stream.leave(skip_list)
 
     def start(self, timeout: float) -> None:

@@ -66,7 +66,7 @@ class SkipStream:
 
     @property
     def lists(self) -> tuple[SkipList, ...]:
-        """Return the skip lists that the stream follows."""
+        """Return the skip lists of this process's guards, which the stream follows."""
         return tuple(self._lists)
 
     def join(self, skip_list: SkipList) -> None:
@@ -182,15 +182,18 @@ class SkipStream:
         self.trouble = self.refused = None
 
     def _is_new(self, topic: str) -> bool:
-        """Tell whether a skip list of the topic was never loaded."""
+        """Tell whether a guard's skip list of the topic was never loaded."""
         return any(one.age is None for one in self._lists_of(topic))
 
     def _lists_of(self, topic: str) -> list[SkipList]:
-        """Return the skip lists of a topic."""
+        """Return the skip lists of this process's guards for a topic."""
         return [one for one in list(self._lists) if one.topic == topic]
 
     def _group_query(self) -> Query:
-        """Return the query for the one group of all skip lists, or else for all."""
+        """Return the query to Poisonweb for the one group of these skip lists.
+
+        It is for all groups where they are of several.
+        """
         groups = {skip_list.consumer_group for skip_list in self._lists}
         return [("consumer_group", groups.pop())] if len(groups) == 1 else []
 
@@ -279,7 +282,7 @@ class SkipStream:
             skip_list.remove(int(data["id"]), because=because)
 
     def _pass_fence(self, data: Mapping[str, Any]) -> None:
-        """Pass a position's fence on to the skip lists of its topic."""
+        """Hand a position's fence, read from the stream, to its topic's skip lists."""
         fence = Fence(
             client_name=str(data["client_name"]),
             sub_id=str(data["sub_id"]),
@@ -290,7 +293,7 @@ class SkipStream:
             skip_list.fence(fence)
 
     def _advance(self, event_id: str, topics: list[str]) -> None:
-        """Store the stream's places in an event's id; mark loaded lists as current."""
+        """Read the stream's places from an event's id; mark loaded lists as current."""
         # Revisions of other groups send no event here: the id skips them.
         epoch, _, revisions = event_id.rpartition(".")
         numbers = revisions.split(",")
@@ -306,7 +309,10 @@ class SkipStream:
 def _read_lines(
     answer: StreamedAnswer, topic: str, tables: list[SkipTable]
 ) -> tuple[SkipListVersion, list[Doubt]]:
-    """Read a snapshot of a skip list into the tables as it arrives."""
+    """Read the server's snapshot of skips into the tables as it arrives.
+
+    Return its epoch and revision, and its suspects.
+    """
     suspects = list[Doubt]()
     try:
         head, blocks = skip_list_line_format.read(

@@ -248,7 +248,10 @@ class Spool:
         return None
 
     def confirm_batch(self, batch: SpoolBatch) -> None:
-        """Mark a batch of spooled records as accepted by the server."""
+        """Note in memory that the server accepted a batch of spooled records.
+
+        Empty or remove a segment whose records are all accepted.
+        """
         with self._lock:
             batch.segment.offset = batch.end
             self._count(batch.kind, -len(batch.items))
@@ -439,7 +442,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _count_files(folder: Path) -> int:
-    """Count the finished files in a folder, 0 if it cannot be read."""
+    """Count the finished files in a folder of the spool, 0 if it cannot be read."""
     with suppress(OSError):
         return sum(1 for path in folder.iterdir() if path.suffix != ".new")
     return 0

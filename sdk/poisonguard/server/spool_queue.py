@@ -32,7 +32,10 @@ class SpoolQueue:
         return self._spool.waiting
 
     def send(self, sender: Sender, *, everything: bool) -> None:
-        """Take over due reports of ended processes, and send all spooled ones."""
+        """Send all spooled reports, on the sender's thread.
+
+        First take over those of ended processes, if that is due or `everything`.
+        """
         if self._adoption.restart_if_due(early=everything):
             self._spool.adopt()
         while batch := self._spool.batch():

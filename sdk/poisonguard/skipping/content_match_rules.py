@@ -215,9 +215,9 @@ def _number_value(digits: str) -> int | float | None:
 
 
 def _pattern(path: list[str], equals: Scalar) -> re.Pattern[bytes]:
-    """Return a pattern that each body matching a pointer rule contains.
+    """Return a regular expression that each body matching a pointer rule contains.
 
-    A body with escapes may match the rule without the pattern.
+    A body with escapes may match the rule without it.
     """
     if not path or _INDEX.fullmatch(path[-1]):  # it may be an element of an array
         return re.compile(_literal(equals))
@@ -226,7 +226,10 @@ def _pattern(path: list[str], equals: Scalar) -> re.Pattern[bytes]:
 
 
 def _literal(equals: Scalar) -> bytes:
-    """Return a pattern for each JSON spelling of a rule's value, without escapes."""
+    """Return a regular expression for each JSON spelling of a rule's value.
+
+    Spellings with escapes are left out.
+    """
     match equals:
         case str():
             return re.escape(_quoted(equals))
@@ -241,7 +244,7 @@ def _literal(equals: Scalar) -> bytes:
 
 
 def _quoted(text: str) -> bytes:
-    """Return a JSON text in quotes as bytes, without escapes."""
+    """Quote a text of a rule, in bytes, as JSON spells it without escapes."""
     return b'"%b"' % _bytes(text)
 
 

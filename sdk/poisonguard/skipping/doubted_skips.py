@@ -44,7 +44,7 @@ class Doubts:
         self._recent.setdefault(skip_id, doubt)
 
     def confirm(self, skip_id: int, *, now: float) -> None:
-        """Turn a suspected message into a new skip, as of now."""
+        """Turn a suspect of this guard's list into a new skip to doubt, as of now."""
         suspected = self.suspects.pop(skip_id, None)
         if suspected is not None:
             self._recent[skip_id] = replace(suspected, since=now)

@@ -46,7 +46,7 @@ class ListedSkips:
             del self.loose[ref.id]
 
     def replace(self, table: SkipTable) -> None:
-        """Replace all skips of the list, loose ones too, by a table of skips."""
+        """Replace the server's skips, also those loose from the stream, by a table."""
         self.table, self.loose = table, {}
 
     @property

@@ -29,7 +29,7 @@ class SkipChanges:
         log.info("skipped a message: %s", _describe(skip))
 
     def added(self, skip: Skip) -> None:
-        """Count and log an added skip."""
+        """Count a skip that this guard's list got; log it once the list was loaded."""
         self.counts["added"] += 1
         if self.is_loaded:
             log.info("a skip was added: %s", _describe(skip))
@@ -49,9 +49,9 @@ class SkipChanges:
         for row, number in table.ids():
             there = before.row(number)
             if number in loose or there is None:
-                self._put(loose.get(number), table.skip(row))
+                self._count_and_log(loose.get(number), table.skip(row))
             elif not table.is_same(row, before, there):
-                self._put(before.skip(there), table.skip(row))
+                self._count_and_log(before.skip(there), table.skip(row))
         removed_rows = [
             row for row, number in before.ids() if table.row(number) is None
         ]
@@ -59,8 +59,8 @@ class SkipChanges:
             if skip.id is not None and table.row(skip.id) is None:
                 self.removed(skip, "removed")
 
-    def _put(self, was: Skip | None, skip: Skip) -> None:
-        """Count and log a skip that is new, or differs from the one before it."""
+    def _count_and_log(self, was: Skip | None, skip: Skip) -> None:
+        """Count and log a skip that a new table adds or changes."""
         if was == skip:
             return
         self.added(skip)

@@ -29,7 +29,11 @@ class Expiries:
         return self._heap[0][0] if self._heap else None
 
     def add(self, skip: Skip, *, kept_count: int) -> None:
-        """Add the expiry of a skip, if any; `kept_count` is the limit of skips."""
+        """Add the expiry of a skip, if any, to the heap of expiries.
+
+        At more than about twice `kept_count`, how many loose and own skips there are,
+        drop the expiries of removed skips.
+        """
         if skip.expires_at is None:
             return
         heapq.heappush(self._heap, (skip.expires_at, next(self._tie), skip))

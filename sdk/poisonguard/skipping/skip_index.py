@@ -100,7 +100,7 @@ class SkipLookup:
     # Changes, which need the lock
 
     def _put_ref(self, key: SkipKey, ref: Ref) -> None:
-        """Put a skip into force behind other skips with its key."""
+        """Put a skip into force: of several skips with its key, the last one counts."""
         put_ref(self.refs, key, ref)
         self._show(*key)
 
@@ -140,11 +140,11 @@ class SkipLookup:
         self._update_kind_flags()
 
     def _not_skipped_yet(self, marks: Iterable[str]) -> Iterator[str]:
-        """Yield the message bookmarks that are not skipped yet."""
+        """Yield those bookmarks of new skips that the set of skipped ones lacks."""
         return (mark for mark in marks if mark not in self.skipped)
 
     def _show(self, kind: MatcherKind, key: Key) -> None:
-        """Have readers find the messages that skips with this key match."""
+        """Have readers match messages by the skips with this key."""
         if kind is MatcherKind.BOOKMARK:
             self.skipped.add(cast(str, key))
         elif kind is MatcherKind.RULE:
@@ -192,7 +192,7 @@ def refs_of(table: SkipTable) -> dict[MatcherKind, Refs]:
 
 
 def put_ref(refs_by_kind: Mapping[MatcherKind, Refs], key: SkipKey, ref: Ref) -> None:
-    """Add a skip behind other skips with its key."""
+    """Add a skip behind other skips with its key; the last one is in force."""
     refs = refs_by_kind[key[0]]
     refs[key[1]] = _with(refs.get(key[1]), ref)
 

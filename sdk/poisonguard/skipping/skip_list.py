@@ -127,7 +127,7 @@ class SkipList(SkipLookup):
             self._tell_applied(listed.id, 1)
 
     def doubts(self) -> list[Doubt]:
-        """Return the skips that end if we have handled their messages."""
+        """Return the skips and suspects to end if we have handled their messages."""
         with self._writing:
             return self._doubts.all(now=time.monotonic())
 
@@ -151,7 +151,7 @@ class SkipList(SkipLookup):
                 self._doubts.add(_id(doubt.skip), doubt)
 
     def put(self, skip: Skip, *, now: datetime) -> None:
-        """Add or change a skip of the server's list, replacing an equal own skip."""
+        """Add or change a skip from the stream, replacing an equal own skip."""
         with self._writing:
             skip_id = _id(skip)
             self._doubts.confirm(skip_id, now=time.monotonic())
@@ -168,7 +168,10 @@ class SkipList(SkipLookup):
             self._pack()
 
     def remove(self, skip_id: int, *, because: str) -> None:
-        """Remove a skip of the server's list, or a suspect with its own skip."""
+        """Remove a skip that the server ended from this guard's list.
+
+        Or a suspect, with the own skip of its message.
+        """
         with self._writing:
             suspected = self.suspects.get(skip_id)
             self._doubts.settle(skip_id)

@@ -67,7 +67,7 @@ class Block:
             yield self._row(place)
 
     def _row(self, place: int) -> dict[str, object]:
-        """Return one skip of a block as the JSON object of the API."""
+        """Return one skip of a block that was read as the JSON object of the API."""
         row = {
             name: value[place] if isinstance(value, list) else value
             for name, value in self.columns.items()
@@ -88,7 +88,10 @@ def moment(since_1970: int) -> datetime:
 
 
 def _as_iso_text(since_1970: object) -> object:
-    """Write microseconds as ISO 8601; leave anything else for a parser to reject."""
+    """Write a snapshot's microseconds as ISO 8601; leave others for a parser.
+
+    It rejects them.
+    """
     if type(since_1970) is not int or not LEAST <= since_1970 <= MOST:
         return since_1970
     return moment(since_1970).isoformat()
@@ -135,7 +138,7 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _alike(rows: list[Row]) -> Iterator[list[Row]]:
-    """Split the rows of skips by kind: a block of one kind is read fast."""
+    """Split rows of skips to write by kind: readers read one kind's block fast."""
     for kind in dict.fromkeys(row[1] for row in rows):
         yield from _parts([row for row in rows if row[1] == kind])
 

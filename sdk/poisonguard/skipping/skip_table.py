@@ -118,7 +118,7 @@ class SkipTable:
                 self._add_row(row)
 
     def _add_row(self, row: dict[str, object]) -> None:
-        """Parse a skip and add it if it applies; log an unreadable one."""
+        """Parse a snapshot's skip; add it if it applies, log an unreadable one."""
         try:
             self.add(parse_skip({**row, "topic": self._topic}))
         except Invalid as wrong:
@@ -171,7 +171,10 @@ class SkipTable:
     # The whole
 
     def close(self) -> None:
-        """Sort the table's skips; of several with one id keep the last."""
+        """Sort the table's skips by id; of several with one id keep the last.
+
+        None can be added after that.
+        """
         if not all(map(lt, self._ids, self._ids[1:])):
             self._sort()
         self._places.clear()

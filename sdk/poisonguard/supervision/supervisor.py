@@ -75,7 +75,7 @@ class CommandExit:
 
     @property
     def is_done(self) -> bool:
-        """Tell whether a command is done: it ended with 0, and between messages."""
+        """Tell whether a supervised consumer ended with 0, and between messages."""
         return self.code == 0 and not self.mid_message
 
     @property
@@ -306,7 +306,7 @@ class Journals:
         log.error("killed process %d, which was here:\n%s", owner.pid, text or "?")
 
     def _of_group(self, child: Identity) -> Iterator[tuple[Path, JournalSnapshot]]:
-        """Yield the journals of the child and of its forked children."""
+        """Yield the journals of the running child and its forked children."""
         for path, snapshot in self._all():
             owner = snapshot.header.owner
             with suppress(ProcessLookupError):
