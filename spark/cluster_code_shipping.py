@@ -77,7 +77,10 @@ def _ship(spark: SparkSession) -> None:
 
 
 def _try_executor(spark: SparkSession) -> None:
-    """Run a tiny job on a Spark executor, as a test of reading facts there."""
+    """Run a tiny job on a Spark executor; raise NoCluster if its Python lacks packages.
+
+    With a JDBC driver it needs none.
+    """
     if jdbc_reader.is_configured():
         spark.range(1).count()
         return

@@ -51,7 +51,7 @@ class Lake:
     def read(
         self, kind: LakeKind, attempt: RunAttempt, when: Iterable[date]
     ) -> DataFrame:
-        """Read facts or measures that an attempt wrote for these days, if any."""
+        """Read what an attempt wrote for these days from the lake, or no rows."""
         columns = schema(kind)
         folders = [self._folder(kind, day, str(attempt)) for day in when]
         existing = [folder for folder in folders if self._path(folder).exists]

@@ -132,12 +132,12 @@ def _in_snapshot(snapshot: str, database_url: str) -> Iterator[dbapi.Cursor]:
 
 
 def _connect() -> dbapi.Connection:
-    """Connect to the database that the environment names."""
+    """Connect a report's job to the database that DATABASE_URL names, over ADBC."""
     return dbapi.connect(os.environ["DATABASE_URL"])
 
 
 def _query(cursor: dbapi.Cursor) -> fact_sql_statements.Query:
-    """Return a function that runs a SQL statement and returns its rows."""
+    """Return a function that runs SQL in a report's snapshot, and returns the rows."""
 
     def query(statement: str) -> list[tuple[object, ...]]:
         cursor.execute(statement)

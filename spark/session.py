@@ -88,7 +88,7 @@ def _environment(*, local: bool) -> dict[str, str]:
 
 
 def _settings(*, local: bool) -> dict[str, str]:
-    """Return the settings of Spark."""
+    """Return the settings of reports' Spark session, with any JDBC driver."""
     jar = os.environ.get("POISONWEB_JDBC_JAR")
     return {
         **SETTINGS,

@@ -172,7 +172,7 @@ def _delete_superseded(lake: Lake, report: Report) -> None:
 
 
 def _read_attempt(lake: Lake, kind: LakeKind, report: Report) -> DataFrame:
-    """Read the facts or measures of a kind that this attempt wrote for its days."""
+    """Read from the lake what this attempt wrote of a kind for its days."""
     return lake.read(kind, report.attempt, report.days)
 
 

@@ -26,7 +26,10 @@ def problems(failures: DataFrame, decisions: DataFrame, rates: DataFrame) -> Dat
 
 
 def _by_day(failures: DataFrame, decisions: DataFrame) -> DataFrame:
-    """Count a problem's failures by day, where it fails or was requeued."""
+    """Sum each problem's failures and decisions by day, with its topic and group.
+
+    That is where it failed on that day, or else where it was decided on.
+    """
     place = F.struct("topic", "consumer_group")
     failed = failures.withColumn("failed_at", place)
     decided = decisions.withColumn("decided_at", place)
@@ -39,7 +42,7 @@ def _by_day(failures: DataFrame, decisions: DataFrame) -> DataFrame:
 
 
 def _delivered_by_group_and_day(rates: DataFrame) -> DataFrame:
-    """Return the deliveries of each consumer group by day."""
+    """Select each consumer group's deliveries by day from the failure rates."""
     is_of_a_day = F.col("hour").isNull()
     is_of_a_group = F.col("consumer_group").isNotNull()
     by_group_and_day = rates.where(is_of_a_day & is_of_a_group)

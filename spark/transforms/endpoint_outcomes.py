@@ -87,7 +87,7 @@ def _times(deliveries: DataFrame) -> DataFrame:
 
 
 def _quantile(percent: int) -> Column:
-    """Return the least time that this share of the deliveries did not exceed."""
+    """Return, by rank, the least time that this share of deliveries did not exceed."""
     # In whole numbers: a float may round up to a share that the next rank reaches.
     reaches = F.col("rank").cast("bigint") * 100 >= F.col("number") * percent
     return F.min(F.when(reaches, F.col("took_ms")))

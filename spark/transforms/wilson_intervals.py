@@ -21,9 +21,10 @@ def with_rate(measured: DataFrame, *, failed: Column) -> DataFrame:
 
 
 def rate(failed: Column, delivered: Column) -> Column:
-    """Return the share of delivered messages that failed; null if none was delivered.
+    """Build a Spark column with the share of delivered messages that failed.
 
-    Null, too, if more messages failed than the broker counted: the share is unknown.
+    It is null if none was delivered, or if more messages failed than the broker
+    counted: then the share is unknown.
     """
     part = F.try_divide(failed, delivered)
     return F.when(part <= 1, part)
@@ -31,28 +32,28 @@ def rate(failed: Column, delivered: Column) -> Column:
 
 def rate_low(rate: Column, delivered: Column) -> Column:
     """Return the lower confidence bound of a failure rate; null without one."""
-    bound = (_centre(rate, delivered) - _reach(rate, delivered)) / _scale(delivered)
+    bound = (_centre(rate, delivered) - _reach(rate, delivered)) / _divisor(delivered)
     # If no message failed, rounding must not lift the bound above the rate.
     return F.when(rate.isNotNull(), F.greatest(F.least(bound, rate), F.lit(0.0)))
 
 
 def rate_high(rate: Column, delivered: Column) -> Column:
     """Return the upper confidence bound of a failure rate; null without one."""
-    bound = (_centre(rate, delivered) + _reach(rate, delivered)) / _scale(delivered)
+    bound = (_centre(rate, delivered) + _reach(rate, delivered)) / _divisor(delivered)
     return F.when(rate.isNotNull(), F.least(F.greatest(bound, rate), F.lit(1.0)))
 
 
 def _centre(rate: Column, delivered: Column) -> Column:
-    """Return the centre of a rate's interval, before it is scaled."""
+    """Return the centre of a rate's Wilson interval, before it is divided."""
     return rate + F.lit(Z * Z / 2) / delivered
 
 
 def _reach(rate: Column, delivered: Column) -> Column:
-    """Return how far a rate's interval reaches from its centre, unscaled."""
+    """Return how far a rate's Wilson interval reaches from its centre, undivided."""
     spread = rate * (1 - rate) + F.lit(Z * Z / 4) / delivered
     return F.lit(Z) * F.sqrt(spread / delivered)
 
 
-def _scale(delivered: Column) -> Column:
-    """Return the divisor of both bounds of a rate's interval."""
+def _divisor(delivered: Column) -> Column:
+    """Return the divisor of both bounds of a rate's Wilson interval."""
     return 1 + F.lit(Z * Z) / delivered
