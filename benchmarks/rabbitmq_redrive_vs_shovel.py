@@ -118,7 +118,10 @@ class Bench:
         channel.close()
 
     def rate(self, work: Callable[[], None], number: int) -> float:
-        """Return the messages a second that this work moves into an empty queue."""
+        """Time a way to publish to RabbitMQ: return its messages a second.
+
+        It moves them into an empty queue.
+        """
         self.empty(TARGET)
         if work == self.shovel:
             self.empty(SOURCE)
@@ -126,7 +129,7 @@ class Bench:
         return number / seconds(work)
 
     def close(self) -> None:
-        """Close the connections to RabbitMQ."""
+        """Close the RabbitMQ benchmark's connections."""
         self.publisher.close()
         self.connection.close()
 

@@ -166,9 +166,9 @@ def store(endpoint: Endpoint, number: int, *, due_in: float) -> None:
 
 
 def delivery_seconds(endpoint: Endpoint) -> float:
-    """Return the seconds in which an endpoint's stored deliveries all finish.
+    """Return the seconds in which the gateway's sender finishes stored deliveries.
 
-    Store them while the endpoint is disabled, and time them once it is enabled.
+    Store them while their endpoint is disabled, and time them once it is enabled.
     """
     from apps.redelivery.models import Delivery, Endpoint
 

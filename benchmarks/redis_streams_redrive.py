@@ -56,7 +56,7 @@ def serve() -> None:
 
 
 def _redrive(redrives: Any, operation_id: int) -> None:
-    """Carry out a redrive operation completely, as a worker does."""
+    """Carry out a redrive operation of the benchmark completely, as a worker does."""
     this = redrives.Operation.objects.filter(pk=operation_id)
     with redrives.RoutingPublisher() as publisher:
         while not this.filter(state="done").exists():

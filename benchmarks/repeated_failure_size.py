@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _each(store: partial[None], batches: Iterable[list[Any]]) -> None:
-    """Call a function that stores failure reports for each batch of them."""
+    """Store each of the benchmark's batches of failure reports by `store`."""
     for batch in batches:
         store(batch)
 
@@ -85,7 +85,7 @@ def _measured(work: partial[None], number: int, name: str) -> tuple[float, float
 
 
 def _size() -> int:
-    """Return the bytes of the database: tables, indexes and dead rows."""
+    """Return the bytes of the benchmark's database: tables, indexes and dead rows."""
     from django.db import connection
 
     with connection.cursor() as cursor:

@@ -57,7 +57,7 @@ class Arrivals:
         self._at: list[float] = []
 
     def note(self, times: int = 1) -> None:
-        """Note that a change of the skip list has arrived now."""
+        """Note that changes of the skip list arrived now, in the skip benchmark."""
         self._at += [time.perf_counter()] * times
 
     def of(self, commit: Commit) -> list[float]:
@@ -142,7 +142,10 @@ class RecordingSkipList(SkipList):
 
 @contextmanager
 def consumer(url: str, key: str, arrivals: Arrivals) -> Iterator[None]:
-    """Follow the skip list as a guard does, on its own connection and thread."""
+    """Follow the skip list as a guard does, in the block, for the skip benchmark.
+
+    This consumer has a connection and a thread of its own.
+    """
     with closing(Client([url], key)) as client:
         feed = SkipStream(client, on_return=lambda: None)
         feed.join(RecordingSkipList(arrivals))
@@ -177,7 +180,7 @@ def listener(channel: str, arrivals: Arrivals) -> Iterator[None]:
 
 @contextmanager
 def listen_cut() -> Iterator[None]:
-    """Keep ending Poisonweb's Postgres session that receives notices, in the block."""
+    """Keep ending Poisonweb's session for Postgres notices in the benchmark's block."""
     from apps.core.postgres_connections import open_session
 
     stopped = threading.Event()
@@ -338,7 +341,7 @@ def consume(url: str) -> None:
 
 
 def listen(conninfo: str, channel: str) -> None:
-    """Receive Postgres notices, and print when each arrives.
+    """Receive Postgres notices for the skip benchmark; print when each arrives.
 
     Each listener has its connection and thread.
     """
@@ -360,7 +363,10 @@ ROLES: dict[str, Callable[..., None]] = {"consume": consume, "listen": listen}
 
 
 def print_ratio_in_processes(url: str, key: str) -> None:
-    """Print the p99 delay of fifty skips in ten processes and its ratio to a NOTIFY."""
+    """Print the p99 skip delay of fifty consumers in ten processes, and its ratio.
+
+    The ratio is to the delay of a bare NOTIFY.
+    """
     from django.db import connection
 
     os.environ["BENCH_KEY"] = key
@@ -409,7 +415,7 @@ class Readers:
         self.retries = 0
 
     async def start(self, number: int) -> None:
-        """Start all readers of the skip list; return when the last is current."""
+        """Start the benchmark's skip-list readers; return when the last is current."""
         current = [asyncio.Event() for _ in range(number)]
         self._tasks = [
             asyncio.create_task(self._follow_forever(each)) for each in current
@@ -417,13 +423,16 @@ class Readers:
         await asyncio.gather(*(each.wait() for each in current))
 
     async def stop(self) -> None:
-        """Stop all readers of the skip list."""
+        """Stop all of the benchmark's readers of the skip list."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _follow_forever(self, current: asyncio.Event) -> None:
-        """Follow the skip stream; at its end begin again after a random pause."""
+        """Follow the skip stream as a reader of the benchmark; repeat at its end.
+
+        The pause before is random.
+        """
         while True:
             try:
                 await self._follow(current)
@@ -433,7 +442,7 @@ class Readers:
             await asyncio.sleep(random.uniform(0.1, 1.0))
 
     async def _follow(self, current: asyncio.Event) -> None:
-        """Fetch a snapshot of the skip list, and count the skips after it."""
+        """Fetch the skip list in the benchmark, and count the skips after it."""
         host, port = self._address.hostname, self._address.port
         reader, writer = await asyncio.open_connection(host, port)
         with closing(writer):
@@ -450,7 +459,7 @@ class Readers:
                 self._arrivals.note(chunk.count(b"event: skip\n"))
 
     def _ask(self, writer: asyncio.StreamWriter, path: str) -> None:
-        """Send a GET request for the skip list on a reader's connection."""
+        """Send a GET request for the skip list as a reader of the benchmark."""
         writer.write(
             f"GET /api/v1{path}topic={TOPIC}&consumer_group={GROUP} HTTP/1.1\r\n"
             f"Host: {self._address.netloc}\r\n"
@@ -459,7 +468,10 @@ class Readers:
 
 
 async def _length_of_answer(reader: asyncio.StreamReader) -> int:
-    """Read a response's head; return the length of its body, 0 for a stream."""
+    """Read the head of an answer to the benchmark's reader; return its body's length.
+
+    The length of a stream is 0. Raises EOFError for an answer other than 200.
+    """
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     if b" 200 " not in head.partition(b"\r\n")[0]:
         raise EOFError(head)

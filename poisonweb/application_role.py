@@ -153,7 +153,7 @@ def _grant(cursor: CursorWrapper, role: str) -> None:
 
 
 def _execute(cursor: CursorWrapper, statement: str, *names: sql.Composable) -> None:
-    """Execute an SQL statement, with the quoted names put into it."""
+    """Execute a GRANT or REVOKE statement, with the quoted names put into it."""
     cursor.execute(sql.SQL(statement).format(*names))
 
 

@@ -69,7 +69,7 @@ from apps.team import known_request_senders  # noqa: E402 - has models, so it co
 
 
 def _is_known_sender(scope: Scope) -> bool:
-    """Check if a valid API key or session sent a request.
+    """Check if a valid API key or session sent a request, for the web's size limits.
 
     Raises ConnectionError while Postgres is away.
     """

@@ -19,7 +19,7 @@ REPORTS_SECONDS = 15.0
 
 
 def _every(seconds: float, task: str) -> dict[str, object]:
-    """Return the schedule entry of a periodic Celery task."""
+    """Return the beat entry of a periodic Celery task, which expires after a period."""
     # A beat that no worker consumed in time is useless: the next one follows soon.
     return {"task": task, "schedule": seconds, "options": {"expires": seconds}}
 

@@ -50,9 +50,10 @@ class CheckingConsumer(Consumer):
     connection_errors: tuple[type[Exception], ...]
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], None]:
-        """Return a handler that rejects a Celery message whose handling raises.
+        """Return the handler of messages of Poisonweb's Celery worker.
 
-        Errors of the broker's connection are raised.
+        It rejects a message whose handling raises. Errors of the broker's
+        connection are raised.
         """
         handle = super().create_task_handler(*args, **kwargs)
 
@@ -70,7 +71,7 @@ class CheckingConsumer(Consumer):
 
 
 def _require_arguments(body: object) -> None:
-    """Raise InvalidTaskError for a message body that is not Celery's."""
+    """Raise InvalidTaskError if a message to our Celery worker has no task's body."""
     if not isinstance(body, list | tuple) or len(body) != 3:
         raise InvalidTaskError("its body is no list of arguments, names and embeds")
     arguments, named, embed = body
@@ -81,7 +82,7 @@ def _require_arguments(body: object) -> None:
 
 
 def _plain(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Celery task's headers that HEADERS names, if their values are plain.
+    """Return the plain headers of a message to our Celery worker, those in HEADERS.
 
     Raise InvalidTaskError without a valid id.
     """

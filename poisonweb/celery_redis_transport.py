@@ -20,7 +20,10 @@ class TolerantChannel(redis.Channel):
     """
 
     def _brpop_read(self, **options: Any) -> Any:
-        """Deliver the next entry of a Celery queue; log an entry that is no message."""
+        """Deliver the next entry of our worker's Celery queue to it.
+
+        Log an entry that is no message.
+        """
         try:
             return super()._brpop_read(**options)  # type: ignore[misc] # its types miss it
         except NO_MESSAGE as error:

@@ -35,7 +35,7 @@ class PartialRequest:
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Create two sockets by which one process hands connections to another."""
+    """Create two sockets by which the web hands connections to its second process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, theirs):
         end.setblocking(False)  # noqa: FBT003 - it has no name
@@ -51,16 +51,16 @@ class ConnectionSender:
         self._later: asyncio.TimerHandle | None = None
 
     def hand_on(self, request: PartialRequest) -> None:
-        """Queue a request's connection for the other process, and send it if possible.
+        """Queue a request to the web for the other process; send it if possible.
 
-        Close the connection here once it is handed on.
+        Close its connection here once it is handed on.
         """
         self._waiting.append(_Item.of(request))
         if self._later is None:
             self._send()
 
     def replace_socket(self, end: socket.socket) -> None:
-        """Send waiting and later client connections by this handover socket.
+        """Send the web's waiting and later clients by this handover socket.
 
         Close the one before.
         """
@@ -68,7 +68,7 @@ class ConnectionSender:
         self._end = end
 
     def close(self) -> None:
-        """Close the handover socket and all client connections that still wait."""
+        """Close the web's handover socket and all clients that still wait."""
         self._end.close()
         if self._later is not None:
             self._later.cancel()
@@ -99,14 +99,14 @@ class _Item:
 
     @classmethod
     def of(cls, request: PartialRequest) -> Self:
-        """Write an HTTP request to memory that can be passed with its connection."""
+        """Write a request to the web to memory, to hand it on with its connection."""
         memory = os.memfd_create("request")
         with open(memory, "wb", closefd=False) as file:
             file.write(_SECONDS.pack(request.seconds_left) + request.data)
         return cls(connection=request.connection, memory=memory)
 
     def send_by(self, end: socket.socket) -> None:
-        """Pass a request's client connection and memory to the other process."""
+        """Pass a client connection of the web and its request to another process."""
         socket.send_fds(end, [_NEXT], [self.connection.fileno(), self.memory])
 
     def close(self) -> None:
@@ -115,7 +115,10 @@ class _Item:
 
 
 def receive(end: socket.socket) -> Iterator[PartialRequest]:
-    """Yield the client connections handed over; raise EOFError after the last one."""
+    """Yield the client connections that the web has handed over, until none waits.
+
+    Raises EOFError after the last one, once the web has closed its end.
+    """
     while True:
         try:
             message, files, _, _ = socket.recv_fds(end, len(_NEXT), _FILES)
@@ -127,7 +130,7 @@ def receive(end: socket.socket) -> Iterator[PartialRequest]:
 
 
 def _partial_request(connection: int, memory: int) -> PartialRequest:
-    """Rebuild a request from the file numbers of its connection and memory."""
+    """Rebuild a request to the web from the files of its connection and memory."""
     with open(memory, "rb") as file:
         file.seek(0)
         (seconds_left,) = _SECONDS.unpack(file.read(_SECONDS.size))

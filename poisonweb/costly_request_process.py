@@ -61,7 +61,10 @@ log = logging.getLogger(__name__)
 
 
 def is_costly(request: h11.Request) -> bool:
-    """Check if a request is a form, or one to the API that is large or may grow."""
+    """Check if the web's process for costly requests has to answer a request.
+
+    That is a form, or one to the API that is large or may grow.
+    """
     if not request.target.startswith(API.encode()):
         return bool(request.method == b"POST")
     headers = dict(request.headers)
@@ -140,12 +143,12 @@ class _Server(uvicorn.Server):
         self._answers: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Start the server, and receive costly requests from the web from now on."""
+        """Start the server; from now on receive costly requests from the web."""
         await super().startup(sockets)
         asyncio.get_running_loop().add_reader(self._end, self._take_requests)
 
     def _take_requests(self) -> None:
-        """Answer the costly requests that arrive; stop once the web is gone."""
+        """Answer costly requests as the web hands them over; stop once it is gone."""
         try:
             for request in client_socket_handover.receive(self._end):
                 answer = asyncio.create_task(self._answer(request))
@@ -172,7 +175,10 @@ class _Server(uvicorn.Server):
 
 
 def close_after_answer(application: Application) -> Application:
-    """Close a connection after its answer: the next request may belong to the web."""
+    """Make the process for costly requests close each connection after its answer.
+
+    The next request may belong to the web.
+    """
 
     async def closing(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_last(message: Message) -> None:

@@ -103,7 +103,10 @@ class Env:
 
 
 def load(environ: Mapping[str, str]) -> Env:
-    """Read all settings from the environment; raise BadEnvironment with the remedy."""
+    """Read all settings of Poisonweb from the environment; raise BadEnvironment.
+
+    The error names the remedy.
+    """
     _refuse_unknown(environ)
     _refuse_missing_file(environ, "POISONWEB_JDBC_JAR")
     var = Path(environ.get("POISONWEB_VAR") or ROOT / "var").resolve()
@@ -154,7 +157,7 @@ def _refuse_missing_file(environ: Mapping[str, str], name: str) -> None:
 
 
 def _hour(value: str) -> int:
-    """Parse the hour of the nightly report."""
+    """Parse the setting of the nightly report's hour, in UTC; raises BadEnvironment."""
     if not (value.isascii() and value.isdigit() and int(value) <= LAST_HOUR):
         raise BadEnvironment(
             f"POISONWEB_REPORT_HOUR is {value!r}: use an hour of UTC from 0 to 23."
@@ -188,7 +191,7 @@ def _web_address(environ: Mapping[str, str], name: str) -> str | None:
 
 
 def _address(value: str) -> SplitResult | None:
-    """Parse an http or https address; return None for any other text."""
+    """Parse the http or https address in a setting; return None for any other text."""
     try:
         address = urlsplit(value)
         usable = address.scheme in {"http", "https"} and bool(address.hostname)
@@ -294,7 +297,7 @@ def _size(environ: Mapping[str, str], name: str, *, default: int) -> int:
 
 
 def _calls(environ: Mapping[str, str], *, default: int) -> int:
-    """Read how many calls of an endpoint an API key may make in a minute."""
+    """Read from the settings how often an API key may call an endpoint in a minute."""
     value = environ.get("POISONWEB_GATEWAY_CALLS_PER_MINUTE") or str(default)
     if not (value.isascii() and value.isdigit() and 0 < int(value) <= MOST_CALLS):
         raise BadEnvironment(
@@ -305,7 +308,7 @@ def _calls(environ: Mapping[str, str], *, default: int) -> int:
 
 
 def _level(value: str) -> str:
-    """Parse the log level in a setting."""
+    """Parse the setting of the log level to its name; raises BadEnvironment."""
     if value.upper() not in LEVELS:
         raise BadEnvironment(
             f"POISONWEB_LOG_LEVEL is {value!r}: use one of {', '.join(LEVELS)}."

@@ -84,19 +84,19 @@ class _RequestSize:
         self._bytes = 0
 
     async def add(self, size: int) -> None:
-        """Count received bytes of a request's body; raises Refusal above the limit."""
+        """Count a request body's bytes for the web; raise Refusal above the limit."""
         self._bytes += size
         await self.expect(self._bytes)
 
     async def expect(self, size: int) -> None:
-        """Raise Refusal if the request's sender may not send `size` bytes."""
+        """Raise Refusal if a request's sender may not send the web `size` bytes."""
         if size > self._most:
             raise self._too_large()
         if size > MOST_OF_A_STRANGER and not self._is_known:
             await self._require_known_sender()
 
     async def _require_known_sender(self) -> None:
-        """Raise Refusal unless a valid key or session sent the request."""
+        """Raise Refusal unless a valid key or session sent this request to the web."""
         try:
             self._is_known = await self._recognise(self._scope)
         except ConnectionError:
@@ -114,7 +114,7 @@ class _RequestSize:
             )
 
     def _too_large(self) -> Refusal:
-        """Return the refusal of a request that is too large."""
+        """Return the web's refusal of a request that is too large."""
         remedy = (
             "send fewer members at once, or raise POISONWEB_REQUEST_LIMIT"
             if self._is_of_api
@@ -160,7 +160,10 @@ def is_question_to_broker(scope: Scope) -> bool:
 
 
 def is_form(scope: Scope) -> bool:
-    """Check if a request is any other form, which strangers may send, too."""
+    """Check if a request is a page's form, but no sign-in and no question to a broker.
+
+    Strangers may send it, too.
+    """
     path: str = scope["path"]
     is_of_page = scope["method"] == "POST" and not path.startswith(API)
     others = (is_sign_in, is_sign_in_elsewhere, is_question_to_broker)
@@ -211,9 +214,10 @@ def limit_concurrency(
 
 
 def _check_method(scope: Scope) -> None:
-    """Refuse a request with a method such as `post`, which Django would take for POST.
+    """Refuse a request to the web with a method such as `post`.
 
-    The functions above compare the method as it is written.
+    Django would take it for POST. The functions above compare the method as it is
+    written.
     """
     method: str = scope["method"]
     if method != method.upper():
@@ -243,7 +247,7 @@ def _declared_length(scope: Scope) -> int:
 
 
 async def _refuse(send: Send, refusal: Refusal) -> None:
-    """Answer a refused request with a problem and close its connection."""
+    """Answer a request that the web refuses with a problem; close its connection."""
     problem = {
         "type": "about:blank",
         "title": refusal.status.phrase,

@@ -46,7 +46,7 @@ class ThreadedHandler(ASGIHandler):
         super().load_middleware(is_async=False)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read an HTTP request's body, answer in a pool's thread, send the answer."""
+        """Answer a request to the web: read its body, respond in a thread, send."""
         try:
             body = await self.read_body(receive)
         except RequestAborted:

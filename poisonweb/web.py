@@ -37,7 +37,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Stop the web, then the process for costly requests."""
+        """Stop the web and, at the same time, the process for costly requests."""
         await asyncio.gather(super().shutdown(sockets), self._costly.stop())
 
 

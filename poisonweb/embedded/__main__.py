@@ -93,7 +93,7 @@ def _start(keeper: Supervisor, installation: Plan, var: Path) -> None:
 
 
 def _port(name: str, *, usual: int) -> int:
-    """Return the port that an environment variable names, or else the usual one.
+    """Return the port for `make run` that a variable names, or else the usual one.
 
     Raises BadEnvironment if it is no port.
     """
@@ -138,7 +138,7 @@ def _check_room(var: Path) -> None:
 
 
 def _log_to(file: Path) -> None:
-    """Write this program's log to stderr and to a rotated file."""
+    """Write the log of `make run`'s supervisor to stderr and to a rotated file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file_handler = RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=1)
     file_handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

@@ -36,7 +36,10 @@ def free_port() -> int:
 
 
 def _reserve(port: int) -> int | None:
-    """Bind a socket to a free port; return None if another socket is bound to it."""
+    """Bind a socket to a free loopback port; return its file number.
+
+    Return None if another socket is bound to the port.
+    """
     reservation = socket.socket()
     try:
         reservation.bind((LOOPBACK, port))

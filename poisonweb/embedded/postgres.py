@@ -221,7 +221,7 @@ def _change_owner(data: Path, user: int, group: int) -> None:
 
 
 def _has_name(user: int) -> bool:
-    """Return whether a user id has an account."""
+    """Return whether the numeric id of a system user has a name on this machine."""
     try:
         pwd.getpwuid(user)
     except KeyError:
@@ -275,7 +275,7 @@ def _call(wrapper: tuple[str, ...], binary: Path, *arguments: str, stdin: str) -
 
 
 def _end(output: str) -> str:
-    """Return the last 300 characters of a program's output in one line."""
+    """Return the last 300 characters of a Postgres program's output in one line."""
     return " ".join(output.split())[-300:]
 
 

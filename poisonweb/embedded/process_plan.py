@@ -115,7 +115,10 @@ def _add_postgres(folder: Path, servers: list[Program]) -> tuple[str, str]:
 
 
 def _add_redis(folder: Path, servers: list[Program]) -> tuple[str, str]:
-    """Add an embedded Redis to the servers to start; return its two URLs."""
+    """Add an embedded Redis to the servers to start; return its two URLs.
+
+    The first is for Celery, the second for the sample.
+    """
     port = free_port()
     servers.append(redis.program(folder, port=port))
     for_celery = redis.url(folder, port=port, database=redis.CELERY_DATABASE)
@@ -145,7 +148,7 @@ def _processes(
     quote_port: int | None,
     environment: Mapping[str, str],
 ) -> tuple[Program, ...]:
-    """List Poisonweb's programs to run; with a port for quotes, also the sample's."""
+    """List the programs of `make run`; with a port for quotes, the sample's, too."""
     program = partial(Program, environment=environment)
     worker = partial(_worker, env.log_level)
     schedule = ("--schedule", str(env.var / "run" / "beat-schedule"))
@@ -215,14 +218,14 @@ def _sample_programs(
 
 
 def _guarded(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Wrap a consumer's command in `poisonguard run`; both processes end together."""
+    """Wrap the sample's consumer in `poisonguard run`; both processes end together."""
     ends_with_it = ("setpriv", "--pdeathsig", "TERM", "--")
     run = _python("-m", "poisonguard", "run", "--grace", str(CONSUMER_GRACE), "--")
     return (*run, *ends_with_it, *command)
 
 
 def _web(port: int) -> tuple[str, ...]:
-    """Return the command that runs the web server."""
+    """Return the command that runs the web server of the pages and the API."""
     return _python("-m", "poisonweb.web", "--host", LOOPBACK, "--port", str(port))
 
 
@@ -242,7 +245,7 @@ def _celery(level: str, *arguments: str) -> tuple[str, ...]:
 
 
 def _python(*arguments: str) -> tuple[str, ...]:
-    """Return the command that runs a module with this Python."""
+    """Return the command that runs this Python with these arguments."""
     return (sys.executable, *arguments)
 
 

@@ -47,7 +47,7 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """Return the identity of a running process, or None if it has ended."""
+        """Return a running process's identity for `make run`; None if it has ended."""
         fields = stat(pid)
         if fields is None or fields[0] == "Z":
             return None
@@ -56,7 +56,10 @@ class Identity:
 
     @classmethod
     def own(cls) -> Self:
-        """Return the identity of this process; raises CannotStart without /proc."""
+        """Return the identity of this process of `make run`.
+
+        Raises CannotStart without /proc.
+        """
         identity = cls.of(os.getpid())
         if identity is None:
             raise CannotStart("There is no /proc to know processes by.")
@@ -64,7 +67,7 @@ class Identity:
 
     @property
     def alive(self) -> bool:
-        """Check if the process of this identity still runs, not another with its id."""
+        """Check if this process of `make run` still runs, not another with its id."""
         return Identity.of(self.pid) == self
 
 
@@ -84,7 +87,7 @@ def all_pids() -> Iterator[int]:
 
 
 def children() -> list[int]:
-    """List the ids of the child processes of this one."""
+    """List the ids of the child processes of this one, the supervisor of `make run`."""
     stats = ((pid, stat(pid)) for pid in all_pids())
     ours = str(os.getpid())
     return [pid for pid, fields in stats if fields and fields[1] == ours]
@@ -103,7 +106,7 @@ def kill_group(group: int) -> None:
 
 
 def spawn(program: Program, *, folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start `program` as the leader of a process group; it ends when we end."""
+    """Start `program` of `make run` as a group's leader; it ends when we end."""
     stop = program.stop_signal.name.removeprefix("SIG")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:

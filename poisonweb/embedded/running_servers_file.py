@@ -50,12 +50,12 @@ def announce(var: Path, servers: Servers, *, supervisor: Identity) -> None:
 
 
 def withdraw(var: Path) -> None:
-    """Delete the file with the addresses of Postgres and Redis, as they stop."""
+    """Delete the file of the addresses of the embedded servers, as they stop."""
     _addresses_file(var).unlink(missing_ok=True)
 
 
 def environment(var: Path) -> dict[str, str]:
-    """Return the settings with the addresses of the servers running under `var`.
+    """Return the environment variables for the servers running under `var`.
 
     Raises NotRunning if no server runs, even if a killed supervisor left its file.
     """

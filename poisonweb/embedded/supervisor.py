@@ -86,12 +86,15 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Check that the child's process has not ended yet."""
+        """Check that this child of the supervisor has not ended yet."""
         return self.restart_at is None
 
 
 def delay(deaths: int) -> float:
-    """Return the seconds before a child restarts, after this many deaths in a row."""
+    """Return the seconds before `make run` restarts a child, after this many deaths.
+
+    The deaths are those in a row.
+    """
     return doubled(FIRST_DELAY, deaths - 1, cap=LONGEST_DELAY)
 
 
@@ -112,7 +115,7 @@ class Supervisor:
         self._take_over_process()
 
     def _take_over_process(self) -> None:
-        """Handle stop signals, and adopt the orphans of all programs."""
+        """Become the supervisor: handle stop signals, adopt all programs' orphans."""
         for end in (self._wakeup_reader, self._wakeup_writer):
             end.settimeout(0)
         signal.set_wakeup_fd(self._wakeup_writer.fileno())
@@ -122,7 +125,7 @@ class Supervisor:
             raise CannotStart("This system cannot hand orphans to the supervisor.")
 
     def _request_stop(self, _number: int, _frame: FrameType | None) -> None:
-        """Note a request to stop the supervisor, as a signal handler."""
+        """Note a request to stop the supervisor of `make run`, as a signal handler."""
         self._is_stop_requested = True
 
     def log(self, name: str) -> Path:
@@ -227,7 +230,7 @@ class Supervisor:
         return self._run / f"{name}.pid"
 
     def _reap(self) -> None:
-        """Collect ended processes; restart children, ignore orphans."""
+        """Collect ended processes of `make run`; restart children, ignore orphans."""
         leaders = {
             child.process.pid: child
             for child in self._children.values()
@@ -243,7 +246,10 @@ class Supervisor:
                     os.waitpid(ended.si_pid, 0)
 
     def _handle_death(self, child: Child) -> None:
-        """Schedule the restart of an ended child, unless it was to run once."""
+        """Schedule an ended child's restart by `make run`.
+
+        A program that was to run once starts again only if it failed.
+        """
         code = self._clear_away(child)
         if child.program.once and code == 0:
             del self._children[child.program.name]
@@ -269,14 +275,14 @@ class Supervisor:
         )
 
     def _restart_due(self) -> None:
-        """Start the children again whose time has come."""
+        """Start the children of `make run` again whose time has come."""
         now = time.monotonic()
         for child in self._children.values():
             if child.restart_at is not None and now >= child.restart_at:
                 self._relaunch(child)
 
     def _relaunch(self, child: Child) -> None:
-        """Start an ended child again; schedule another try if that fails."""
+        """Start an ended child of `make run` again; on failure schedule another try."""
         try:
             child.process = self._spawn(child.program)
         except OSError as problem:
@@ -348,7 +354,7 @@ def _kill_those_with(mark: bytes) -> int:
 
 
 def _wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
-    """Wait until a function returns true, for some seconds at most."""
+    """Wait until a function returns true, for some seconds at most; return nothing."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(processes.POLL_SECONDS)

@@ -23,7 +23,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     @property
     def pool(self) -> ConnectionPool[Any]:
-        """Return the pool of Postgres sessions of the present request's room."""
+        """Return the Postgres pool of the present request's room: pages or API."""
         room = room_of_request.get()
         with self._mutex:
             if room not in self._pools:

@@ -76,7 +76,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 def _parts(
     options: argparse.Namespace, *, context: SampleContext, stop: threading.Event
 ) -> list[Part]:
-    """Build the sample's producer and consumers; SIGUSR1 pauses the producer."""
+    """Build the sample's producer and consumers; SIGUSR1 stops the producer."""
     # The age counts from the very first start, so that a restart keeps the release.
     began = context.ledger.began() or datetime.now(UTC)
 

@@ -30,7 +30,10 @@ class Guards:
         return self._var / "sample-api-key"
 
     def make(self, subscription: SampleSubscription, *, version: str) -> Guard:
-        """Build the guard of a sample's subscription for a release of its handler."""
+        """Build the guard of a Redis consumer of the sample.
+
+        There is one for each release of its handler.
+        """
         return Guard(
             topic=subscription.topic,
             consumer_group=subscription.consumer_group,

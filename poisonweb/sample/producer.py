@@ -115,13 +115,16 @@ class Producer:
                 self._redis.xtrim(topic, minid="{}-{}".format(*oldest))
 
     def _oldest_needed(self, topic: str, group: dict[str, bytes]) -> tuple[int, int]:
-        """Return the oldest Redis stream id that a group has not settled or read."""
+        """Return the oldest id in the sample's stream that a group still needs.
+
+        The group has not settled it, or has read it last.
+        """
         pending = self._redis.xpending(topic, group["name"])
         return _parse_id(pending["min"] or group["last-delivered-id"])
 
 
 def _parse_id(bookmark: bytes) -> tuple[int, int]:
-    """Parse a Redis stream id: as text, 9-0 would sort after 10-0."""
+    """Parse a Redis stream id to two numbers: as text, 9-0 would sort after 10-0."""
     milliseconds, _, number = bookmark.partition(b"-")
     return int(milliseconds), int(number)
 

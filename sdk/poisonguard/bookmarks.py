@@ -163,7 +163,7 @@ class BookmarkStore:
         return self._writer.resume(sub_id, topic, start)
 
     def is_known(self, sub_id: str) -> bool:
-        """Tell whether this subscription was opened here, or is to be."""
+        """Tell whether a subscription's position was opened here, or is to be."""
         return sub_id in self._subscriptions
 
     # Messages
@@ -271,7 +271,10 @@ class BookmarkStore:
     def _subscription_of(
         self, sub_id: str | None, seq: int | None
     ) -> Subscription | None:
-        """Return an open subscription; None without one, or for an invalid number."""
+        """Return the open subscription with a sub id, or None.
+
+        None for a message number that is invalid, too.
+        """
         subscription = self._subscriptions.get(sub_id) if sub_id else None
         usable = seq is not None and 0 <= seq <= SEQ_LIMIT
         return subscription if usable else None
@@ -279,7 +282,11 @@ class BookmarkStore:
     def _has_to_wait(
         self, subscription: Subscription, publisher: str, seq: int
     ) -> bool:
-        """Tell whether to wait with a message; raise Stopping or Fenced for the end."""
+        """Tell whether `received` waits with a message until others are settled.
+
+        Raise Stopping if the position store is closed, Fenced if the subscription is
+        fenced.
+        """
         if self._closed:
             raise Stopping(self._closed)
         if subscription.is_fenced:

@@ -578,7 +578,7 @@ def _text(value: object, pointer: str) -> str:
 
 
 def _bookmark(value: object, pointer: str) -> str:
-    """Return the text of a bookmark, not empty; raise Invalid for anything else."""
+    """Return a failure report's bookmark, not empty; raise Invalid for any other."""
     text = _text(value, pointer)
     if not text:
         raise _wrong(pointer, "is empty: send the broker's id of the message.")
@@ -617,17 +617,17 @@ def _choice(value: object, pointer: str, choices: type[_Choice]) -> _Choice:
 
 
 def _cause(value: object, pointer: str) -> Cause:
-    """Return the cause that a text names; raise Invalid for others."""
+    """Return the cause that a failure report's text names; raise Invalid for others."""
     return _choice(value, pointer, Cause)
 
 
 def _guard_state(value: object, pointer: str) -> GuardState:
-    """Return the guard state that a text names; raise Invalid for others."""
+    """Return the guard state that a heartbeat's text names; else raise Invalid."""
     return _choice(value, pointer, GuardState)
 
 
 def _matcher(value: object, pointer: str) -> tuple[MatcherKind, str]:
-    """Return the kind and the value of a skip's matcher, a rule as JSON text."""
+    """Return the kind and the value of a JSON skip's matcher, a rule as JSON text."""
     item = _Members(value, pointer)
     kind = item.required("kind", _kind)
     if kind is MatcherKind.RULE:
@@ -643,7 +643,7 @@ def _kind(value: object, pointer: str) -> MatcherKind:
 
 
 def _json(value: object, pointer: str) -> str:
-    """Return a JSON object as sorted text; raise Invalid for anything else."""
+    """Return a skip rule's JSON object as sorted text; raise Invalid for any other."""
     if not isinstance(value, Mapping):
         raise _wrong(pointer, "must be a JSON object.")
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -693,7 +693,7 @@ def _sequence(value: object, pointer: str) -> int:
 
 
 def _seconds(value: object, pointer: str) -> float:
-    """Return a number of seconds, 0 or more; raise Invalid for anything else."""
+    """Parse a heartbeat's number of seconds, 0 or more; raise Invalid for others."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise _wrong(pointer, "must be a number of seconds.")
     # JSON as Python reads it has NaN and Infinity, too; neither is within the limits.
@@ -718,7 +718,7 @@ def _moment(value: object, pointer: str) -> datetime:
 
 
 def _no_moment(pointer: str) -> Invalid:
-    """Build the Invalid of a text that is no time."""
+    """Build the Invalid of a JSON member whose text is no time."""
     remedy = "is no time of the years 1 to 9999: send it like 2026-11-20T09:30:00Z."
     return _wrong(pointer, remedy)
 

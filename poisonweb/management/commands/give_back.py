@@ -86,7 +86,10 @@ class Command(BaseCommand):
 
 
 def _check_lane(topic: Topic) -> None:
-    """Wait until the lane has stopped; raise CommandError if it would capture again."""
+    """Raise CommandError if the lane would capture again what `give_back` returns.
+
+    Give a lane that was paused just now the time to stop.
+    """
     lane = Lane.objects.filter(topic=topic).first()
     if lane is None:
         return

@@ -56,7 +56,7 @@ def _ledger_file() -> Path:
 
 
 def make(*, newest: date, ledger: Path) -> Weeks:
-    """Write the missing days of the sample's history up to `newest`.
+    """Write the missing days of the sample's history up to `newest`; return its weeks.
 
     If there are days of an earlier start, the weeks begin with the first of them.
     """
@@ -107,5 +107,5 @@ def ask_for_report(
 
 
 def _may_request(weeks: Weeks) -> bool:
-    """Check that no unfinished run of the report overlaps these days."""
+    """Check that no unfinished run of the report overlaps the history's days."""
     return not Run.objects.unfinished().overlapping(weeks.first, weeks.last).exists()

@@ -199,7 +199,10 @@ def _make_sample(key_file: Path) -> None:
 
 
 def _make_stock_quote_endpoint(port: int | None) -> None:
-    """Let the gateway call the sample's service, by the plan of the article."""
+    """Add the gateway's endpoint for the sample's service, by the plan of the article.
+
+    An endpoint that is there only gets the service's port. Without one, do nothing.
+    """
     if port is None:
         return
     target = f"http://127.0.0.1:{port}"

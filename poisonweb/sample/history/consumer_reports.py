@@ -51,7 +51,7 @@ def headers(poisoned: Poisoned) -> tuple[tuple[bytes, bytes], ...]:
 
 
 def raised(poisoned: Poisoned) -> Raised:
-    """Return a made-up exception with its traceback, as a guard reports it."""
+    """Invent an exception with its traceback for a made-up failure's report."""
     fault = poisoned.fault
     message = fault.message.format(n=poisoned.number)
     lines = (

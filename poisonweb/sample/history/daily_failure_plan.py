@@ -55,7 +55,7 @@ class Poisoned:
     fate: Fate
 
     def bookmark(self, at: datetime) -> str:
-        """Return the bookmark of a made-up message's copy delivered at this time."""
+        """Return the Redis bookmark of a copy of a made-up message, delivered then."""
         return f"{int(at.timestamp() * 1000)}-{self.number}"
 
 

@@ -73,7 +73,7 @@ class ExpectedNumbers:
             yield {**_key(day, stream), "problem": title, **numbers}
 
     def _add(self, day: DayPlan) -> None:
-        """Add a made-up day to the expected numbers.
+        """Add a day of the sample's history to the report numbers expected of it.
 
         Its deliveries, failures and decisions count.
         """
@@ -123,7 +123,7 @@ class ExpectedNumbers:
     def _both(
         self, poisoned: Poisoned, at: datetime
     ) -> tuple[SummedNumbers, SummedNumbers]:
-        """Return the expected numbers of a made-up failure's hour and problem."""
+        """Look up the expected numbers of a made-up failure's hour and problem."""
         problem = (at.date(), poisoned.stream, poisoned.fault.title)
         return (
             self._hour(at, poisoned.stream),
@@ -135,7 +135,7 @@ class ExpectedNumbers:
 
 
 def _key(day: date, stream: TrafficStream) -> dict[str, object]:
-    """Return the day, topic and consumer group that an expected line counts."""
+    """Return the first members of an expected report line: day, topic and group."""
     return {
         "day": day.isoformat(),
         "topic": stream.topic,

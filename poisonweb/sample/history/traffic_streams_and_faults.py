@@ -32,7 +32,7 @@ class RedriveResult(Enum):
 
     @property
     def is_confirmed(self) -> bool:
-        """Return whether a consumer confirms a made-up redrive of this result."""
+        """Return whether a made-up redrive with this result is confirmed."""
         return self is not RedriveResult.FAILED
 
     @property
@@ -100,20 +100,20 @@ class TrafficStream:
         return f"{self.topic} {self.consumer_group}"
 
     def version(self, weeks: Weeks, at: datetime) -> str:
-        """Return the version of a made-up stream's handler at a time."""
+        """Return the made-up release of a stream's handler at a time of the history."""
         is_released = RELEASE in self.faults and weeks.is_released(at)
         return RELEASED_VERSION if is_released else VERSION
 
 
 def always(part: float) -> Likely:
-    """Return a likelihood of made-up failures that never changes."""
+    """Return a constant likelihood of made-up failures, as a function of time."""
     return lambda _weeks, _at: part
 
 
 def creeping(part: float, *, times: float) -> Likely:
-    """Return a likelihood of made-up failures that grows until the last day.
+    """Return a function of time: a likelihood of made-up failures that grows.
 
-    It is `times` as much then.
+    On the last day it is `times` as much.
     """
 
     def likely(weeks: Weeks, at: datetime) -> float:
@@ -124,7 +124,10 @@ def creeping(part: float, *, times: float) -> Likely:
 
 
 def while_released(part: float) -> Likely:
-    """Return a likelihood of made-up failures: 0 unless the faulty release runs."""
+    """Return a function of time: a likelihood of made-up failures, or 0.
+
+    It is 0 unless the faulty release runs.
+    """
     return lambda weeks, at: part if weeks.is_released(at) else 0.0
 
 

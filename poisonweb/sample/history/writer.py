@@ -211,7 +211,7 @@ class _Writer:
         return operation
 
     def _sign(self, operation: Operation, step: PlannedStep) -> None:
-        """Remember the redrive headers of the sample's messages that were redriven."""
+        """Sign redrive headers of the history's redriven messages; remember them."""
         redrives = Redrive.objects.filter(operation=operation.pk)
         by_poison = {each.poison_id: each for each in redrives.select_related("poison")}
         for poisoned in step.poisons:

@@ -303,7 +303,10 @@ class ProtocolClient:
 
 
 def _encoded(body: object) -> bytes:
-    """Return a request's body: bytes as they are, None as no bytes, others as JSON."""
+    """Return the body of a conformance check's request.
+
+    Bytes are as they are, None is no bytes, and any other value is JSON.
+    """
     if body is None:
         return b""
     return body if isinstance(body, bytes) else json.dumps(body).encode()

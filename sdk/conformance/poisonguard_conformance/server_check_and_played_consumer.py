@@ -43,7 +43,7 @@ class Consumer:
     # Requests
 
     def failure(self, **changes: object) -> Json:
-        """Build a played consumer's failure report, one member of POST /failures.
+        """Build a conformance check's failure report, one member of POST /failures.
 
         `body` and header values are bytes.
         """
@@ -206,7 +206,7 @@ def expect(what: str, actual: object, expected: object) -> None:
 
 
 def statuses(results: Sequence[Json]) -> list[object]:
-    """Return the status of each result in the checked server's answer to a batch."""
+    """Return the status, as `ok`, of each result in the checked server's answer."""
     return [result.get("status") for result in results]
 
 
@@ -216,17 +216,17 @@ def new_id() -> str:
 
 
 def moment(*, seconds: float = 0) -> str:
-    """Return a time in the protocol's wire format: now, or some seconds later."""
+    """Return a time on the wire for a conformance check: now, or some seconds later."""
     return (_now() + timedelta(seconds=seconds)).isoformat()
 
 
 def minute() -> str:
-    """Return the first moment of the present minute in the protocol's wire format."""
+    """Return the first moment of this minute on the wire, for a conformance check."""
     return _now().replace(second=0, microsecond=0).isoformat()
 
 
 def in_base64(value: object) -> str:
-    """Return bytes as base64 text; for any other value, an empty text."""
+    """Return a conformance check's bytes as base64 text; "" for any other value."""
     return base64.b64encode(value if isinstance(value, bytes) else b"").decode()
 
 
@@ -235,11 +235,11 @@ def _now() -> datetime:
 
 
 def _pairs(headers: object) -> Sequence[tuple[str, bytes]]:
-    """Return a message's headers if they are a sequence of pairs; otherwise none."""
+    """Return a conformance check's headers if they are a sequence; otherwise none."""
     return headers if isinstance(headers, Sequence) else ()
 
 
 def _shorten(value: object) -> str:
-    """Return the repr of a value, cut to 200 characters."""
+    """Return the repr of a checked server's value, cut to 200 characters."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"

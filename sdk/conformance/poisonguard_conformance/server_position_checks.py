@@ -256,7 +256,7 @@ def _mark(consumer: Consumer, sub_id: str) -> Json:
 
 
 def _processed(opened: Json) -> dict[str, int]:
-    """Return `processed` of each publisher of an opened position, as a check needs it.
+    """Return each publisher's `processed` number of a position at the checked server.
 
     Publishers with nothing settled are left out.
     """

@@ -136,7 +136,7 @@ def hostile_message(consumer: Consumer) -> None:
     " itself, and the request is answered 200.",
 )
 def confirmation_forged(consumer: Consumer) -> None:
-    """Check that a Poisonweb server rejects each unsigned confirmation by itself."""
+    """Check that a Poisonweb server rejects each of several forged confirmations."""
     forged = [f"{new_id()}.{'A' * 43}", "no redrive at all"]
     results = consumer.batch(
         "/confirmations", "confirmations", *(_confirmation(consumer, f) for f in forged)
@@ -288,7 +288,7 @@ CHECKS = (
 
 
 def _confirmation(consumer: Consumer, redrive: str) -> Json:
-    """Build a played consumer's confirmation of a redrive for POST /confirmations."""
+    """Build a conformance check's confirmation of a redrive for POST /confirmations."""
     return {
         "redrive": redrive,
         "topic": consumer.topic,
@@ -299,7 +299,7 @@ def _confirmation(consumer: Consumer, redrive: str) -> Json:
 
 
 def _counter(consumer: Consumer, **changes: object) -> Json:
-    """Build a played consumer's counter report, one member of POST /counters."""
+    """Build a conformance check's counter report, one member of POST /counters."""
     member = {
         "reporter": new_id(),
         "sequence": 1,
@@ -317,7 +317,7 @@ def _counter(consumer: Consumer, **changes: object) -> Json:
 
 
 def _heartbeat(consumer: Consumer) -> Json:
-    """Build a heartbeat of the played consumer's guard, for POST /counters."""
+    """Build a conformance check's heartbeat of a guard, for POST /counters."""
     return {
         "reporter": new_id(),
         "topic": consumer.topic,
@@ -334,9 +334,9 @@ def _heartbeat(consumer: Consumer) -> Json:
 
 
 def _report_heartbeat(consumer: Consumer, heartbeat: Json) -> object:
-    """Post a played guard's heartbeat; return the checked server's status of it.
+    """Post a played guard's heartbeat; return what the checked server did with it.
 
-    Raise Violated without one answer for it.
+    That is a status such as `created`. Raise Violated without one answer for it.
     """
     answer = consumer.wire.post(
         "/counters", {"counters": [], "guards": [heartbeat]}

@@ -325,12 +325,12 @@ def _with_id(snapshot: Json, number: object) -> list[Json]:
 
 
 def _without_revision(data: Json) -> Json:
-    """Return the data of a skip event as a snapshot holds a skip."""
+    """Return the data of a checked server's skip event as a snapshot holds a skip."""
     return {name: value for name, value in data.items() if name != "revision"}
 
 
 def _revisions(place: str) -> list[int]:
-    """Return the skip-list revisions in a stream event's id, one for each topic."""
+    """Return the revisions in the checked server's event id, one for each topic."""
     return [int(number) for number in place.rpartition(".")[2].split(",")]
 
 

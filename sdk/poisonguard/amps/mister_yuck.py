@@ -88,7 +88,10 @@ class MisterYuck:
             raise
 
     def _load(self, timeout: float) -> None:
-        """Connect the monitor, read the poison list; raise StartTimeout without it."""
+        """Connect the AMPS poison list's monitor and read the list.
+
+        Raise StartTimeout without it.
+        """
         deadline = time.monotonic() + timeout
         try:
             self._monitor.connect_and_logon()
@@ -123,7 +126,7 @@ class MisterYuck:
             self._handle(message, bookmark)
 
     def _handle(self, message: Any, bookmark: str) -> None:
-        """Run a message's handler; when it raises, announce the poison and raise."""
+        """Run an AMPS message's handler; on an error announce the poison, and raise."""
         try:
             self._handler(message)
         except (Exception, SystemExit) as error:
@@ -136,7 +139,10 @@ class MisterYuck:
             raise
 
     def _handle_guarded(self, message: Any, bookmark: str, guard: Guard) -> None:
-        """Have the guard handle a message; announce it if it is poison now."""
+        """Have the guard handle an AMPS message; announce it if it is poison now.
+
+        Settle it unless the guard releases it; raise what the handler raised.
+        """
         errors: list[Exception] = []
 
         def attempt(message: Any) -> None:
@@ -161,7 +167,10 @@ class MisterYuck:
             raise errors[-1]
 
     def _poison(self, bookmark: str, why: str) -> None:
-        """Skip a poison message from here on, and announce it; never raise."""
+        """Skip a poison message from here on; announce it on the AMPS list.
+
+        Never raise.
+        """
         if not bookmark:
             log.error("A message without bookmark cannot be skipped later: %.300r", why)
             return
@@ -175,12 +184,15 @@ class MisterYuck:
             log.exception("%s is poison, which the others are told later", bookmark)
 
     def _publish_record(self, bookmark: str) -> None:
-        """Publish to the poison list's topic why a message is poison."""
+        """Publish to the poison list's AMPS topic why a message is poison."""
         record = {"bookmark": bookmark, "why": self._why[bookmark]}
         self._monitor.publish(self._topic, json.dumps(record))
 
     def _settle(self, message: Any, bookmark: str) -> None:
-        """Discard a message from the client's store, once the list has its record."""
+        """Discard a message from the AMPS client's store.
+
+        For a poison message, do so only once the poison list has its record.
+        """
         # Unpublished poison must be delivered again if this process dies.
         if bookmark and bookmark not in self._unpublished and self._discard is not None:
             self._discard(message)
@@ -203,7 +215,7 @@ class MisterYuck:
                 )
 
     def _publish_again(self) -> None:
-        """Publish again the poisons of ours that the list has not confirmed."""
+        """Publish again the poisons of ours that the AMPS list has not confirmed."""
         try:
             for bookmark in [*self._unpublished]:
                 self._publish_record(bookmark)
@@ -211,7 +223,7 @@ class MisterYuck:
             log.warning("What is poison here is told later: %s", reason)
 
     def _note_error(self, error: Any) -> None:
-        """Log an error of the list's monitor, unless the monitor is closed."""
+        """Log an error of the AMPS poison list's monitor, unless the list is closed."""
         if not self._closed:  # closing raises errors, too
             log.error("The list of %s is not read: %r", self._topic, error)
 

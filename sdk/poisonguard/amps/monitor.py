@@ -30,15 +30,21 @@ class MonitorServers:
         self._is_live = True
 
     def get_current_uri(self) -> str:
-        """Return the AMPS address that the client's chooser names now."""
+        """Return the AMPS address that the chooser names now to the list's monitor."""
         return str(self._chooser.get_current_uri() or "")
 
     def get_current_authenticator(self) -> Any:
-        """Return the monitor's authenticator: ours, or the chooser's."""
+        """Return our authenticator for the poison list's monitor, or the chooser's.
+
+        The chooser's is only used where we were given none.
+        """
         return self._authenticator or self._chooser.get_current_authenticator()
 
     def report_failure(self, error: Any, info: Any) -> None:
-        """Log a disconnect from AMPS once; report it only to a chooser of our own."""
+        """Log a disconnect of the poison list's monitor from AMPS, once.
+
+        Report it to the chooser, unless that is the guarded client's own.
+        """
         if self._is_live:  # one line for each disconnect
             self._is_live = False
             log.warning("%s is not live until it is back: %s", self._topic, error)
@@ -46,18 +52,25 @@ class MonitorServers:
             self._chooser.report_failure(error, info)
 
     def report_success(self, info: Any) -> None:
-        """Note that the poison list is live; report it only to a chooser of our own."""
+        """Note that the poison list is live: its monitor is connected to AMPS.
+
+        Report it to the chooser, unless that is the guarded client's own.
+        """
         self._is_live = True
         if self._is_ours:
             self._chooser.report_success(info)
 
     def get_error(self) -> str:
-        """Return the last error of the AMPS server chooser."""
+        """Return the last error of the chooser of the poison list's monitor."""
         return str(self._chooser.get_error())
 
 
 def chooser_of(client: Any, servers: Any) -> tuple[Any, bool]:
-    """Return the monitor's chooser, and whether it is not the client's own."""
+    """Return the chooser of AMPS servers for the poison list's monitor, and a flag.
+
+    The flag is True unless it is the guarded client's own chooser. Raise Misconfigured
+    if no servers are given and that client has none yet.
+    """
     uri, theirs = client.get_uri(), None
     if uri and hasattr(client, "get_server_chooser"):
         # An HAClient without a chooser ends the process here.

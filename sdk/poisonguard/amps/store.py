@@ -80,7 +80,7 @@ class BookmarkStore:
         return _resume_bookmarks(resume)
 
     def is_discarded(self, message: Any) -> bool:
-        """Tell whether a message was settled before; AMPS drops it then."""
+        """Tell whether a message was settled before; the AMPS client drops it then."""
         sub_id = message.get_sub_id()
         self._make_known(sub_id, text_of(message.get_topic))
         places = _places(text_of(message.get_bookmark))
@@ -90,7 +90,10 @@ class BookmarkStore:
         return self._positions.is_settled(sub_id, *places[0])
 
     def log(self, message: Any) -> int:
-        """Note that a message arrived; wait under pressure. Return its number, or 0."""
+        """Note that an AMPS message arrived; wait while its position is under pressure.
+
+        Return its number, or 0.
+        """
         sub_id, topic = message.get_sub_id(), text_of(message.get_topic) or None
         self._make_known(sub_id, topic)
         places = _places(text_of(message.get_bookmark))
@@ -134,7 +137,7 @@ class BookmarkStore:
             self._positions.open_later(sub_id, topic, start=self._start)
 
     def _open(self, sub_id: str, topic: str | None) -> Resume:
-        """Open a subscription if needed, and return where it resumes.
+        """Open an AMPS subscription if needed; return where it resumes.
 
         Pause before raising an error.
         """
@@ -156,7 +159,7 @@ class BookmarkStore:
         return self._positions.fenced
 
     def fence(self, fence: Fence) -> None:
-        """Fence a subscription, as `on_fence` of the skip list reports.
+        """Fence an AMPS subscription, as `on_fence` of the skip list reports.
 
         Without this, only the next write of its position notices.
         """
@@ -201,7 +204,7 @@ def _resume_bookmarks(resume: Resume) -> str:
 # Called three times per message: on arrival, when logged, when discarded.
 @lru_cache(4_096)
 def _places(bookmark: str | None) -> tuple[tuple[str, int], ...]:
-    """Parse an AMPS bookmark, or a list of bookmarks, to publishers and numbers.
+    """Parse an AMPS bookmark, or a list of them, to pairs of publisher and number.
 
     Ignore invalid ones.
     """

@@ -114,7 +114,10 @@ class MemoryOnce(Once):
         return {**super().facts(), "remembered": len(self._ends)}
 
     def _claim_key(self, key: bytes) -> None:
-        """Mark a message as running; raise Copy or Busy where a copy ran or runs."""
+        """Mark a message as running in this process; raise Copy or Busy instead.
+
+        Copy is raised if a copy of it ran, Busy if one runs.
+        """
         with self._lock:
             ends = self._ends.get(key)
             if ends is not None and ends > self._clock():
@@ -125,7 +128,7 @@ class MemoryOnce(Once):
             self._running.add(key)
 
     def _release_key(self, key: bytes) -> None:
-        """Let copies of a failed message run."""
+        """Let copies of a message that failed in this process run."""
         with self._lock:
             self._running.discard(key)
 
