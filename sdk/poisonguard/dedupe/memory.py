@@ -128,7 +128,7 @@ class MemoryOnce(Once):
             self._running.add(key)
 
     def _release_key(self, key: bytes) -> None:
-        """Let copies of a message that failed in this process run."""
+        """Release a message that failed: copies of it may run in this process again."""
         with self._lock:
             self._running.discard(key)
 
