@@ -40,7 +40,9 @@ def main() -> None:
     batches = [
         captures.reports(min(BATCH, first - start)) for start in range(0, first, BATCH)
     ]
-    of_first = _measured(partial(_each, store, batches), first, "first failures")
+    of_first = _measured(
+        partial(_store_batches, store, batches), first, "first failures"
+    )
     (report,) = captures.reports(1)
     store([report])
     start = datetime.now(UTC) - timedelta(seconds=NUMBER / RATE)
@@ -56,7 +58,7 @@ def main() -> None:
                 for place in range(number, min(number + BATCH, NUMBER))
             ]
 
-    of_repeats = _measured(partial(_each, store, repeats()), NUMBER, "repeats")
+    of_repeats = _measured(partial(_store_batches, store, repeats()), NUMBER, "repeats")
     poison = Poison.objects.latest("failures")
     times = Failure.objects.filter(poison=poison).aggregate(number=Sum("times"))
     if poison.failures != NUMBER + 1 or times["number"] != NUMBER + 1:
@@ -66,7 +68,7 @@ def main() -> None:
     print(f"repeats / first failures: {of_first[0] / of_repeats[0]:.2f}")
 
 
-def _each(store: partial[None], batches: Iterable[list[Any]]) -> None:
+def _store_batches(store: partial[None], batches: Iterable[list[Any]]) -> None:
     """Store each of the benchmark's batches of failure reports by `store`."""
     for batch in batches:
         store(batch)

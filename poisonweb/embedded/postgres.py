@@ -84,7 +84,9 @@ def prepare(folder: Path, *, rights: str = "") -> None:
     single = ("--single", "-D", str(draft), "postgres")
     output = _call(wrapper, _binary("postgres"), *single, stdin=statements)
     if "ERROR" in output:
-        raise CannotStart(f"Postgres refused to make its database: {_end(output)}")
+        raise CannotStart(
+            f"Postgres refused to make its database: {_last_characters(output)}"
+        )
     draft.rename(folder / "data")
 
 
@@ -200,11 +202,11 @@ def _wrapper(data: Path) -> tuple[str, ...]:
     if os.geteuid() != 0 and _has_name(os.geteuid()):
         return ()
     version = (str(_binary("postgres")), "--version")
-    if _works(*MAPPED, *version):
+    if _succeeds(*MAPPED, *version):
         _change_owner(data, os.geteuid(), os.getegid())
         return MAPPED
     # Containers often forbid user namespaces, even to root.
-    if _works(*AS_NOBODY, *version):
+    if _succeeds(*AS_NOBODY, *version):
         _change_owner(data, NOBODY, NOBODY)
         return AS_NOBODY
     raise CannotStart(
@@ -229,7 +231,7 @@ def _has_name(user: int) -> bool:
     return True
 
 
-def _works(*command: str) -> bool:
+def _succeeds(*command: str) -> bool:
     """Run a command of the system; return whether it succeeds."""
     with suppress(FileNotFoundError):
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -270,11 +272,13 @@ def _call(wrapper: tuple[str, ...], binary: Path, *arguments: str, stdin: str) -
         check=False,
     )
     if result.returncode:
-        raise CannotStart(f"Postgres's {binary.name} failed: {_end(result.stdout)}")
+        raise CannotStart(
+            f"Postgres's {binary.name} failed: {_last_characters(result.stdout)}"
+        )
     return result.stdout
 
 
-def _end(output: str) -> str:
+def _last_characters(output: str) -> str:
     """Return the last 300 characters of a Postgres program's output in one line."""
     return " ".join(output.split())[-300:]
 

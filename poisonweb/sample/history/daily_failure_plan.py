@@ -147,17 +147,17 @@ class _Draw:
         for fault in self.random.choices(
             (None, *stream.faults),
             (1 - sum(likely), *likely),
-            k=self._number(stream, start),
+            k=self._draw_message_count(stream, start),
         ):
             client = self.random.choice(stream.clients)
-            self._end(stream, client, start, fault)
+            self._count_delivery(stream, client, start, fault)
             if fault is not None:
-                self._poison(stream, fault, client, start)
+                self._add_poison(stream, fault, client, start)
         if RELEASE in stream.faults and self.weeks.is_rolled_back(start):
             skipping = self._tally(stream, stream.clients[0], start)
             skipping.skipped += self.random.randint(1, 4)
 
-    def _end(
+    def _count_delivery(
         self,
         stream: TrafficStream,
         client: str,
@@ -174,7 +174,7 @@ class _Draw:
             tally.failed += 1
             tally.retried += fault.attempts - 1
 
-    def _number(self, stream: TrafficStream, start: datetime) -> int:
+    def _draw_message_count(self, stream: TrafficStream, start: datetime) -> int:
         """Draw how many messages a stream of the sample has in ten minutes."""
         if stream.topic == ORDERS and self.weeks.is_maintained(start):
             return 0
@@ -190,7 +190,7 @@ class _Draw:
         """Return the planned counters of a made-up consumer in a minute."""
         return self.tallies.setdefault((stream, client, minute), _Tally())
 
-    def _poison(
+    def _add_poison(
         self, stream: TrafficStream, fault: FailureMode, client: str, start: datetime
     ) -> None:
         """Add a made-up failed message to the plan; draw what will become of it."""
@@ -247,7 +247,7 @@ class _Draw:
         minute = step.at - timedelta(minutes=step.at.minute % 10)
         for p in step.poisons:
             fault = p.fault if step.kind is StepKind.RECURRED else None
-            self._end(p.stream, p.client, minute, fault)
+            self._count_delivery(p.stream, p.client, minute, fault)
 
     def _counts(self) -> Iterator[ClientCounts]:
         """Yield made-up counters of each consumer, for each ten minutes.

@@ -104,7 +104,7 @@ class ExpectedNumbers:
 
         Return both numbers.
         """
-        hour, problem = self._both(poisoned, at)
+        hour, problem = self._of_hour_and_problem(poisoned, at)
         hour.numbers["failed"] += 1
         problem.numbers["failed"] += 1
         problem.numbers["retried"] += poisoned.fault.attempts - 1
@@ -115,12 +115,12 @@ class ExpectedNumbers:
 
         Or count its outcome.
         """
-        for tally in self._both(poisoned, step.at):
+        for tally in self._of_hour_and_problem(poisoned, step.at):
             tally.numbers[step.kind.value] += 1
         if step.kind is StepKind.RECURRED:
             self._add_failure(poisoned, step.at)
 
-    def _both(
+    def _of_hour_and_problem(
         self, poisoned: Poisoned, at: datetime
     ) -> tuple[SummedNumbers, SummedNumbers]:
         """Look up the expected numbers of a made-up failure's hour and problem."""

@@ -101,7 +101,7 @@ class MisterYuck:
                 )
             )
             self._monitor.sow_and_subscribe(
-                self._learn, self._topic, timeout=int(timeout * 1000)
+                self._apply_record, self._topic, timeout=int(timeout * 1000)
             )
             self._monitor.set_timeout(int(min(timeout, LOGON) * 1000))
         except AMPS.AMPSException as reason:
@@ -197,7 +197,7 @@ class MisterYuck:
         if bookmark and bookmark not in self._unpublished and self._discard is not None:
             self._discard(message)
 
-    def _learn(self, message: Any) -> None:
+    def _apply_record(self, message: Any) -> None:
         """Apply one record of the poison list; at its end, publish ours again."""
         command = message.get_command()
         if command == "group_end":
