@@ -136,7 +136,7 @@ def _of_exception(kind: str, message: str, traceback: str) -> Fingerprint:
 
 @lru_cache(KEPT)
 def _of_inputs(kind: str, message: str, innermost: tuple[str, ...]) -> Fingerprint:
-    """Compute the fingerprint of what all failures of a problem have in common."""
+    """Fingerprint an exception's type, normalised message and innermost frames."""
     full = _clean(kind).removeprefix("builtins.")
     inputs = (full, message, *innermost)
     return Fingerprint(
@@ -285,7 +285,7 @@ def _python_stack(text: str) -> str:
 
 
 def _at_stack(text: str) -> str:
-    """Cut the first block of `at` lines out of a text; "" without any."""
+    """For a fingerprint, cut the first `at` lines out of a text; "" without any."""
     end = _BLOCK_END.search(text)
     block = text[: end.start()] if end else text
     first = _AT_LINE.search(block)
@@ -293,7 +293,7 @@ def _at_stack(text: str) -> str:
 
 
 def _frames_of(stack: str, *, is_python: bool) -> tuple[str, ...]:
-    """Return a stack's innermost frames, of the application if it has any.
+    """Return a stack's innermost frames for a fingerprint, of the application if any.
 
     The next failure mostly has the same stack: its frames are kept.
     """
@@ -302,7 +302,7 @@ def _frames_of(stack: str, *, is_python: bool) -> tuple[str, ...]:
 
 
 def _computed_frames(stack: str, *, is_python: bool) -> tuple[str, ...]:
-    """Compute the innermost frames of a stack."""
+    """Compute the innermost frames of a stack, of the application if it has any."""
     frames_in_order = list(_python_frames(stack) if is_python else _at_frames(stack))
     ours = [frame for frame, in_app in frames_in_order if in_app]
     return tuple(_innermost(ours or [frame for frame, _ in frames_in_order]))
@@ -362,11 +362,11 @@ _MAGIC = (
 
 
 def _scalar(_: str) -> None:
-    """Return the shape of a JSON number, without its value: 5,000 digits are no int."""
+    """Return None for a JSON number: a shape has no values, 5,000 digits are no int."""
 
 
 def _nesting(body: bytes) -> int:
-    """Count how deep a body's brackets go: a deep body is not parsed."""
+    """Count how deep a body's brackets go: of a deep one, no shape is parsed."""
     depth = deepest = 0
     for bracket in _BRACKET.findall(_STRING.sub(b"", body)):
         depth += 1 if bracket in b"[{" else -1
@@ -387,7 +387,7 @@ def _shape(value: object, depth: int) -> str:
 
 
 def _member(key: str, shape: str) -> str:
-    """Describe a JSON object's member by its key and the shape of its value."""
+    """For a body's shape, describe a JSON member by its key and its value's shape."""
     # Keys may be values too, as in {"order-8842": ...}.
     key = normalised(key)
     return f"{key}: {shape}" if shape else key

@@ -123,7 +123,7 @@ class Guard:
         self._open().listen()
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """Wait for the messages in flight, and flush; later messages are released."""
+        """Close the guard: await messages in flight, flush; release later ones."""
         with self._starting:
             if self._running is not None:
                 self._running.close(timeout=timeout)
@@ -208,7 +208,7 @@ class Guard:
     wrap = __call__  # reads better as a decorator
 
     def _wrapped(self, handler: Handler, *, reraise: bool) -> Callable[[Any], Outcome]:
-        """Wrap a plain handler in the guard; see `__call__`."""
+        """Wrap a handler that is no coroutine function in the guard; see `__call__`."""
 
         @wraps(handler)
         def guarded(message: Any) -> Outcome:
@@ -279,7 +279,10 @@ class Threads:
         self._handling = handling
 
     def handle(self, message: object, handler: Handler) -> Outcome:
-        """Retry due released messages, decide the new message, return its outcome."""
+        """On the slow path, retry due released messages, then decide the new one.
+
+        Return the new message's outcome.
+        """
         while (entry := self._handling.take_retry()) is not None:
             again = self._handling.retry_steps(entry)
             play(again, entry.handler, entry.message, self._components.leaving)
@@ -302,7 +305,7 @@ class _Attempt:
         self._error: Exception | None = None
 
     def run(self, message: Any) -> None:
-        """Run a message's handler; remember and raise its exception."""
+        """Run a message's handler; remember its exception for `judged`, raise it."""
         try:
             self._handler(message)
         except Exception as error:
@@ -310,7 +313,7 @@ class _Attempt:
             raise
 
     async def run_async(self, message: Any) -> None:
-        """Await a message's handler; remember and raise its exception."""
+        """Await a message's handler; remember its exception for `judged`, raise it."""
         try:
             await self._handler(message)
         except Exception as error:
@@ -318,7 +321,10 @@ class _Attempt:
             raise
 
     def judged(self, outcome: Outcome) -> Outcome:
-        """Return a message's outcome, or raise the exception that led to it."""
+        """Return a message's outcome, or raise its handler's last exception.
+
+        That is raised unless the message was handled.
+        """
         if self._error is not None and outcome is not Outcome.HANDLED:
             raise self._error
         return outcome

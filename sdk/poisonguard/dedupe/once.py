@@ -75,7 +75,7 @@ class Once(ABC):
         self._without_id = 0
 
     def around(self, handle: Handle) -> Handle:
-        """Wrap a guard's `handle`, so that each message's handler runs in `run`."""
+        """Wrap a guard's `handle`, so that `run` keeps copies from being handled."""
         run = self.run
 
         def handle_once(message: Any, handler: Handler) -> Outcome:
@@ -84,7 +84,7 @@ class Once(ABC):
         return handle_once
 
     def around_async(self, handle: HandleAsync) -> HandleAsync:
-        """Wrap a guard's `handle_async`, so that each handler runs in `run_async`."""
+        """Wrap a guard's `handle_async`, so that `run_async` drops copies."""
         run = self.run_async
 
         def handle_once(
@@ -96,11 +96,17 @@ class Once(ABC):
 
     @abstractmethod
     def run(self, handler: Callable[[Any], object], message: Any) -> None:
-        """Run a message's handler once, or raise a `NotRun` for a copy."""
+        """Run a message's handler once, or raise a `NotRun` for a copy.
+
+        What the handler returns is dropped.
+        """
 
     @abstractmethod
     async def run_async(self, handler: AsyncHandler, message: Any) -> None:
-        """Await a message's handler once, or raise a `NotRun` for a copy."""
+        """Await a message's handler once, or raise a `NotRun` for a copy.
+
+        What the handler returns is dropped.
+        """
 
     def facts(self) -> dict[str, object]:
         """Return the dedupe window's counts, its part of the guard's `health()`."""
@@ -118,7 +124,7 @@ class Once(ABC):
         ]
 
     def _key(self, message: Any) -> bytes | None:
-        """Return the key that all copies of a message share; None without an id."""
+        """Return the dedupe key of all copies of a message; None without an id."""
         try:
             key = self._read_key(message)
         except Exception:  # noqa: BLE001 - whatever a reader raises
@@ -153,14 +159,17 @@ class Once(ABC):
             log.warning("%s", self.warnings[0])
 
     def _counted_copy(self) -> Copy:
-        """Count a copy of a handled message; return the exception to raise for it."""
+        """Count a copy of a handled message; return the `Copy` to raise for it."""
         with self._lock:
             self._duplicates += 1
         return Copy()
 
     @contextmanager
     def _claim(self, key: bytes | None) -> Iterator[None]:
-        """Keep other copies of a message in this process from running meanwhile."""
+        """Run the block if no copy of the message runs in this process, or raise Busy.
+
+        No copy runs beside the block.
+        """
         if key is None:
             yield
             return

@@ -95,7 +95,10 @@ class PostgresWindow(Window):
 
     @property
     def connection(self) -> Any:
-        """Return the connection of the transaction in which this handler runs."""
+        """Return the connection of this handler's dedupe transaction.
+
+        Raise Misconfigured outside a handler.
+        """
         connection = self._current.get()
         if connection is None:
             raise Misconfigured(
@@ -158,7 +161,7 @@ class PostgresWindow(Window):
 
     @contextmanager
     def lend(self, connection: Any) -> Iterator[None]:
-        """Let a message's handler use this connection as the dedupe window's."""
+        """Give a message's handler the connection of the dedupe transaction."""
         token = self._current.set(connection)
         try:
             yield
@@ -179,7 +182,7 @@ class PostgresOnce(Once):
         self._trouble: list[str] = []
 
     def reset_after_fork(self) -> None:
-        """Forget running copies and transactions, which are the parent's."""
+        """Forget the dedupe window's running copies and transactions, the parent's."""
         super().reset_after_fork()
         self._transactions: OrderedDict[int, None] = OrderedDict()
 
@@ -195,7 +198,10 @@ class PostgresOnce(Once):
         return warnings
 
     def run(self, handler: Callable[[Any], object], message: Any) -> None:
-        """Mark a message and run its handler in one transaction, or raise a NotRun."""
+        """Mark a message and run its handler in one transaction, or raise a NotRun.
+
+        The handler's result is dropped.
+        """
         key = self._key(message)
         with self._claim(key), self._judging() as attempt:
             manager = self._window.begin()
@@ -231,7 +237,7 @@ class PostgresOnce(Once):
                 await cursor.close()
 
     def _mark_statement(self, key: bytes | None) -> tuple[str, tuple[object, ...]]:
-        """Return the statement that marks a message, and its parameters."""
+        """Return the SQL that sets a message's dedupe mark, and its parameters."""
         if key is None:
             return UNMARKED, ()
         turn = self._lock_hash.copy()
@@ -241,10 +247,11 @@ class PostgresOnce(Once):
 
     @contextmanager
     def _judging(self) -> Iterator[_Progress]:
-        """Run the block that marks and handles a message; yield its progress.
+        """Judge how the block that marks and handles a message ends.
 
-        Raise Unmarked where the dedupe window fails, and what the handler raises. Raise
-        Misconfigured for a transaction that was rolled back on purpose.
+        Yield its progress. Raise Unmarked where the dedupe window fails, and what the
+        handler raises. Raise Misconfigured for a transaction that was rolled back on
+        purpose.
         """
         attempt = _Progress(self)
         try:
@@ -260,7 +267,7 @@ class PostgresOnce(Once):
         self._note_committed(attempt.transaction)
 
     def _note_unmarked(self, reason: str) -> Unmarked:
-        """Note why marking a message failed; return the Unmarked to raise."""
+        """Note why a message got no dedupe mark; return the Unmarked to raise."""
         self._trouble = [f"Messages are released, for they cannot be marked: {reason}"]
         return Unmarked(reason)
 
@@ -278,7 +285,7 @@ class PostgresOnce(Once):
             return transaction in self._transactions and not self._window.nested
 
     def copy(self) -> Copy:
-        """Count a copy of a handled message; return the exception to raise for it."""
+        """Count a copy of a handled message; return the `Copy` to raise for it."""
         return self._counted_copy()
 
 
@@ -373,7 +380,7 @@ def _forget_parameters(older_than: object, batch: int) -> tuple[float, int]:
 
 
 def _describe_error(error: Exception) -> str:
-    """Describe an error of the database, with a remedy for a missing table."""
+    """Describe an error of the dedupe database, with a remedy for a missing table."""
     errors = (error, error.__cause__)  # Django wraps the driver's errors
     names = ("sqlstate", "pgcode")  # of psycopg 3 and 2
     codes = [getattr(each, name, None) for each in errors for name in names]

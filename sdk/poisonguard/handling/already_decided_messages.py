@@ -31,7 +31,7 @@ class KnownMessages:
         self._redriven = redriven
 
     def outcome(self, facts: MessageFacts) -> Outcome | None:
-        """Return the outcome of a message known to be decided, None for any other."""
+        """Return the outcome of a skipped, settled or poison message, or None."""
         skip = facts.skip(self._skips)
         if skip is not None:
             return self._skip(facts, skip)

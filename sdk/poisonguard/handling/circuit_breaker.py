@@ -125,7 +125,10 @@ class Breaker:
 
     @property
     def failing_since(self) -> datetime | None:
-        """Return the time of the first failure that opened the breaker, or None."""
+        """Return when the failure was that first opened the guard's breaker.
+
+        Return None while the breaker is closed.
+        """
         with self._lock:
             if self._state is BreakerState.CLOSED or not self._failures:
                 return None
@@ -202,14 +205,14 @@ class Breaker:
         self._failures: deque[_Failure] = deque()
 
     def _open(self, now: float) -> None:
-        """Open the breaker, for a longer pause than the last if not closed since."""
+        """Open the guard's breaker; for longer than last, if not closed since."""
         first = self._policy.pause if self._policy else 0.0
         self._pause = min(self._pause * 2, LONGEST_PAUSE) if self._pause else first
         self._state = BreakerState.OPEN
         self._until = now + self._pause
 
     def _close(self) -> None:
-        """Close the breaker, and count failures from 0."""
+        """Close the guard's breaker, and count failures from 0."""
         self._state = BreakerState.CLOSED
         self._pause = 0.0
         self._in_a_row = 0

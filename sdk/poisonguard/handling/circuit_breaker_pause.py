@@ -41,7 +41,10 @@ class GuardPause:
         return True
 
     def release(self) -> Released:
-        """Return the exception that releases a message which cannot wait on."""
+        """Return the exception that releases a message as the guard is paused.
+
+        The message cannot wait on.
+        """
         return Released(f"the guard is paused: {self._breaker.reason}")
 
     def passes_as_probe(self, facts: MessageFacts) -> Generator[Step, Any, bool]:
@@ -54,7 +57,7 @@ class GuardPause:
         return turn.is_probe
 
     def hold(self, facts: MessageFacts) -> Generator[Step, Any, None]:
-        """Wait while the breaker is open, with a message that may not probe it."""
+        """Wait while the guard's breaker is open, with a message not to probe it."""
         until = time.monotonic() + self._hold_for
         while not self.is_over:
             yield from self._wait(facts, PROBE_POLL_SECONDS, until)
@@ -62,7 +65,7 @@ class GuardPause:
     def _wait(
         self, facts: MessageFacts, seconds: float, until: float
     ) -> Generator[Step, Any, None]:
-        """Wait some seconds with a paused message; release it after `until`."""
+        """Wait some seconds with a paused guard's message; release after `until`."""
         remaining = until - time.monotonic()
         if remaining <= 0:
             raise self.release()

@@ -44,7 +44,7 @@ class Gate:
         return not self._reasons
 
     def is_closed_by(self, reason: str) -> bool:
-        """Tell whether this reason is one that closes the gate of the healthy path."""
+        """Tell whether this reason closes the gate of the healthy path at present."""
         return reason in self._reasons
 
     def close(self, reason: str) -> None:
@@ -54,7 +54,7 @@ class Gate:
             self._set_numbering()
 
     def open(self, reason: str) -> None:
-        """Remove a reason to close the healthy path's gate; it opens after the last."""
+        """Remove a reason to close the guard's gate; it opens after the last."""
         with self._lock:
             self._reasons.discard(reason)
             self._set_numbering()
@@ -126,7 +126,7 @@ class Slots:
         self.free.append(slot)
 
     def give_up(self, alone: object | None) -> None:
-        """Let other messages take slots again, after one that had to run alone."""
+        """End the turn of a message that had to run alone: others get slots again."""
         with self._lock:
             if alone is not None and self._alone is alone:
                 self._alone = None

@@ -50,7 +50,7 @@ class MessageRecords:
         return self._attempts.of(facts.identity, facts.number, now=self._clock())
 
     def is_expired(self, facts: MessageFacts, record: Record | None) -> bool:
-        """Tell whether a message has waited longer than the policy allows."""
+        """Tell whether a guard's message has waited longer than the policy allows."""
         since = self._waiting_since(facts, record)
         return since is not None and self._policy.is_expired(
             since, at=min(self._times())
@@ -106,7 +106,7 @@ class MessageRecords:
         )
 
     def mark_first_failure(self, facts: MessageFacts) -> bool:
-        """Mark a message's first failure as announced; False if it was."""
+        """Mark a first failure as announced to the application; False if it was."""
         return self._attempts.mark_first_failure(facts.identity, now=self._clock())
 
     def charge_crash(self, facts: MessageFacts, reason: str) -> None:
@@ -117,7 +117,7 @@ class MessageRecords:
     # Once it is decided
 
     def forget(self, facts: MessageFacts) -> None:
-        """Delete the record of a message, if there is one."""
+        """Delete the record of a message's attempts, if there is one."""
         if facts.number in self._attempts.suspects:
             with tolerating_a_full_disk():
                 self._attempts.forget(facts.identity, facts.number)
@@ -150,7 +150,10 @@ class MessageRecords:
             )
 
     def _poison_key(self, facts: MessageFacts) -> str:
-        """Return a message's key among the poisons; on replayed topics, per version."""
+        """Return a message's key among this consumer's poisons.
+
+        On replayed topics, poisons are per handler version.
+        """
         version = self._settings.version
         if version is None or not self._reader.replays:
             return facts.bookmark
@@ -161,7 +164,7 @@ class MessageRecords:
     def _waiting_since(
         self, facts: MessageFacts, record: Record | None
     ) -> datetime | None:
-        """Return when a message began to wait; None where that is not known."""
+        """Return when a message was enqueued, or failed first; None if not known."""
         if record is not None and record.failures:
             return record.first_enqueued_at or record.first_failed_at
         return facts.enqueued_at

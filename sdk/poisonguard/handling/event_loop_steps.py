@@ -75,7 +75,7 @@ async def play(
 
 
 async def _pause(seconds: float, leaving: SignalSafeEvent) -> None:
-    """Wait some seconds with a message, or until this process is told to stop."""
+    """Wait some seconds in this task, or until this process is told to stop."""
     until = time.monotonic() + seconds
     while not leaving.is_set() and (remaining := until - time.monotonic()) > 0:
         await asyncio.sleep(min(remaining, POLL_SECONDS))

@@ -73,7 +73,7 @@ def raised_by(error: Exception) -> Raised:
 
 
 def raised_by_death(record: Record) -> Raised | None:
-    """Describe as an exception that a process died while handling a message."""
+    """Describe as an exception how a process died while handling a message, or None."""
     if record.crash is None:
         return None
     return Raised(

@@ -82,7 +82,10 @@ class GivenUpMessages:
         return (yield from self.report(facts, cause, record))
 
     def report(self, facts: MessageFacts, cause: Cause, record: Record | None) -> Steps:
-        """Report a given-up message; it is poison once server or spool has it."""
+        """Report a given-up message; return POISONED.
+
+        The message is poison once the server or the spool has the report.
+        """
         report = failure_report(
             facts,
             self._settings,
@@ -118,13 +121,16 @@ class GivenUpMessages:
         return self._raised.get(facts.identity)
 
     def _is_suspected(self, facts: MessageFacts, record: Record | None) -> bool:
-        """Tell whether other consumers must not skip this new poison yet."""
+        """Tell whether to report a poison as suspected: not skipped elsewhere yet."""
         is_new = record is not None and facts.redrive_id is None
         return is_new and self._is_doubtful
 
     @property
     def _is_doubtful(self) -> bool:
-        """Tell whether this process, not the message, may be at fault."""
+        """Tell whether this process, not the message, may be at fault.
+
+        So it may be if it has handled none, or fails many in a row.
+        """
         return not self._counts.total or self._breaker.in_a_row > SUSPECT_AFTER_FAILURES
 
     def _after_report(

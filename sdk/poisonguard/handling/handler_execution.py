@@ -58,7 +58,7 @@ class HandlerRuns:
     def _take_slot(
         self, facts: MessageFacts, alone: MessageFacts | None
     ) -> Generator[Step, Any, Slot]:
-        """Wait for a slot to run a message; release the message after `hold_for`."""
+        """Wait for a slot to run a message; raise Released after `hold_for`."""
         until = time.monotonic() + self._hold_for
         while (slot := self._slots.take(alone=alone)) is None:
             if time.monotonic() >= until:
@@ -85,7 +85,7 @@ class HandlerRuns:
         return None
 
     def _failure(self, facts: MessageFacts, error: BaseException) -> Exception:
-        """Return the failure of a message; reraise what ends the process or task."""
+        """Return a message's error; reraise one that ends the process or task."""
         if isinstance(error, Exception):
             return error
         if isinstance(error, SystemExit) and not self._leaving.is_set():
@@ -93,7 +93,10 @@ class HandlerRuns:
         raise error
 
     def _charge_and_end_process(self, facts: MessageFacts, error: SystemExit) -> None:
-        """Count the end of this process as the message's crash, and end the process."""
+        """Count a handler's `sys.exit` as its message's crash; end the process.
+
+        The caller ends it on the main thread, by raising the SystemExit again.
+        """
         reason = f"The handler called sys.exit({error.code!r})"
         log.error("%s ends this process: %s", facts.name, reason)
         self._records.charge_crash(facts, reason)

@@ -161,7 +161,7 @@ def numbering(
     policy: RetryPolicy,
     clock: Callable[[], datetime],
 ) -> Numbering:
-    """Return a function that numbers ordinary messages and returns 0 for others.
+    """Return a function that numbers ordinary messages; 0 sends others the slow path.
 
     It is valid until the skip list has skips of another kind.
     """

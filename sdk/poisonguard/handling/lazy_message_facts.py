@@ -116,7 +116,7 @@ class MessageFacts:
 
     @property
     def is_described(self) -> bool:
-        """Tell whether the body is only a description of the message."""
+        """Tell whether the body only describes a message whose bytes cannot be read."""
         return bool(self.body) and not self._has_bytes
 
     @cached_property
@@ -126,7 +126,7 @@ class MessageFacts:
 
     @cached_property
     def headers(self) -> Headers:
-        """Return the headers of the message; none if they cannot be read."""
+        """Return the message's headers as the reader reads them, or none."""
         try:
             return header_pairs(self.reader.headers(self.message))
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
@@ -222,7 +222,10 @@ class MessageFacts:
 
     @cached_property
     def identity(self) -> bytes:
-        """Return the key that stays the same over all deliveries of the message."""
+        """Return the message id, or else the bookmark, as a key over deliveries.
+
+        It stays the same over all deliveries of the message.
+        """
         if self.message_id:
             return b"id:" + self.message_id.encode("utf-8", "surrogatepass")
         return b"bookmark:" + self.bookmark.encode("utf-8", "surrogatepass")

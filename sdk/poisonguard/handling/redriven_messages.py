@@ -40,7 +40,10 @@ class RedrivenMessages:
         self.settle(facts)
 
     def settle(self, facts: MessageFacts) -> None:
-        """Remember that a message's redrive is settled; ignore other messages."""
+        """Remember locally that a message's redrive is settled.
+
+        Ignore messages without a redrive.
+        """
         redrive = facts.redrive_id
         if redrive is not None:
             with tolerating_a_full_disk():

@@ -27,7 +27,7 @@ class HandlerNeeded(BaseException):
 
 
 def refuse_to_run(_message: object) -> None:
-    """Raise HandlerNeeded in place of the handler, on the guard's own thread."""
+    """Raise HandlerNeeded in place of a handler: the guard's own thread runs none."""
     raise HandlerNeeded
 
 
@@ -89,7 +89,7 @@ class ReleasedMessages:
             return None
 
     def is_due(self) -> bool:
-        """Tell whether a released message can be tried now without its handler."""
+        """Tell whether any released message can be tried now without its handler."""
         now = time.monotonic()
         return any(
             entry.due_at <= now and not entry.needs_handler
@@ -113,13 +113,13 @@ class ReleasedMessages:
             self._set_gate()
 
     def settled(self, entry: ReleasedMessage) -> None:
-        """Drop a released message that was taken, and is decided."""
+        """Drop a released message that `take` returned, and that is decided now."""
         with self._lock:
             self._drop(entry.bookmark)
             self._set_gate()
 
     def discard_unless_busy(self, bookmark: str) -> bool:
-        """Drop a message that the broker delivered again; False during a retry."""
+        """Drop a released message that was delivered again; False during a retry."""
         with self._lock:
             if bookmark in self._busy:
                 return False
@@ -128,7 +128,10 @@ class ReleasedMessages:
             return True
 
     def _put(self, entry: ReleasedMessage) -> None:
-        """Put a released message in place of that of its bookmark, under the lock."""
+        """Put a released message among those to retry, in place of its bookmark's last.
+
+        Call it under the lock.
+        """
         self._drop(entry.bookmark)
         self._waiting[entry.bookmark] = entry
         self._bytes += entry.size

@@ -128,7 +128,10 @@ class MessageFlow:
         return self._release_on_trouble(facts, steps)
 
     def take_retry(self) -> ReleasedMessage | None:
-        """Take a released message that must be retried on the consumer's thread."""
+        """Take a due released message, to retry it on the consumer's thread.
+
+        Return None without one, or while the guard is paused or closed.
+        """
         if not self._pause.is_over or self._components.closed.is_set():
             return None
         return self._released_messages.take(needs_handler=True)
@@ -182,7 +185,7 @@ class MessageFlow:
         return (yield from self._retries.go_on(facts, None, failure))
 
     def _decide(self, facts: MessageFacts) -> Steps:
-        """Decide a message, once no copy of the message runs elsewhere."""
+        """Decide a message by the slow path's checks, once dedupe sees no copy run."""
         return self._copies.once(facts, self._check_and_run(facts), self._check_and_run)
 
     def _check_and_run(self, facts: MessageFacts) -> Steps:

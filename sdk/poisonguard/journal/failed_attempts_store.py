@@ -183,13 +183,16 @@ class Attempts:
             self.given_up.add(number)
 
     def is_poisoned(self, bookmark: str, *, now: datetime) -> bool:
-        """Tell whether a message was poisoned so lately that it may be unsettled."""
+        """Tell whether a poison is so recent that its broker may deliver it again."""
         question = "SELECT 1 FROM poisoned WHERE bookmark = ? AND at >= ?"
         row = (_encoded(bookmark), stamp(now - UNSETTLED))
         return self._has_row(question, row)
 
     def mark_first_failure(self, identity: bytes, *, now: datetime) -> bool:
-        """Mark a message's first failure as announced; False if it already was."""
+        """Mark in the attempts file that a first failure was announced.
+
+        Return False if it already was.
+        """
         statement = "INSERT OR IGNORE INTO told VALUES (?, ?)"
         row = (identity, stamp(now))
         return self._write(lambda db: _insert(db, statement, row), now)

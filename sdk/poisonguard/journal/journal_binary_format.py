@@ -80,7 +80,10 @@ class Ending:
 
     @classmethod
     def parse(cls, kind: int, value: int, at: int) -> Self:
-        """Parse from a journal how a process ended; raise UnreadableJournal if bad."""
+        """Parse from a journal by what its process ended, such as a signal.
+
+        Raise UnreadableJournal if that is bad.
+        """
         try:
             return cls(kind=EndingKind(kind), value=value, at=_moment(at))
         except (ValueError, OverflowError, OSError) as damage:
@@ -158,7 +161,7 @@ class JournalSnapshot:
 
     @property
     def hanging(self) -> tuple[int, ...]:
-        """Return the numbers of messages that hang, without those ended meanwhile."""
+        """Return the numbers of messages marked as hanging that are in flight yet."""
         pairs = zip(self.words, self.hung, strict=True)
         return tuple(
             dict.fromkeys(word for word, hung in pairs if word and word == hung)
