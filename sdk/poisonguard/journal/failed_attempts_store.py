@@ -289,7 +289,7 @@ def _crash_row(
 def _failure_and_crash(
     db: sqlite3.Connection, identity: bytes, number: int
 ) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
-    """Return a message's failure row and crash row; None for each that is missing."""
+    """Read a message's failure row and crash row in the attempts; None if missing."""
     failure = db.execute("SELECT * FROM failures WHERE identity = ?", (identity,))
     crash = db.execute("SELECT * FROM crashes WHERE number = ?", (signed(number),))
     return failure.fetchone(), crash.fetchone()

@@ -202,7 +202,7 @@ def read(fd: int) -> JournalSnapshot:
 
 
 def write_stopping(fd: int) -> None:
-    """Mark the owner of a journal as told to stop."""
+    """For the supervisor, mark the owner of a journal as told to stop."""
     os.pwrite(fd, _U64.pack(OwnerState.STOPPING), STATE_AT)
 
 

@@ -82,7 +82,10 @@ class OrphanRecovery:
                 self._note_problem(str(problem))
 
     def _settle(self, path: Path, fd: int) -> None:
-        """Settle the death in an orphaned journal, or raise UnsettledJournal."""
+        """Charge the death in an orphaned journal and delete it.
+
+        Raise UnsettledJournal for a journal that charges nothing.
+        """
         try:
             snapshot = journal_binary_format.read(fd)
         except Unstarted:

@@ -290,7 +290,10 @@ class LockConnection:
                 raise Misconfigured(POOLED)
 
     def _query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return a query's rows without the first column, which names the session."""
+        """Run a lock statement; return its rows without the session's column.
+
+        That is the first column. Raise Misconfigured if it names another session.
+        """
         rows = self._connection.execute(statement, values).fetchall()
         self.answered_at = time.monotonic()
         if any(row[0] != self._pid for row in rows):

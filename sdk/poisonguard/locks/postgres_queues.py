@@ -74,7 +74,7 @@ class TicketQueues:
         return attempt
 
     def submit(self, command: Callable[[], None]) -> None:
-        """Queue work for the thread that handles lock tickets in Postgres."""
+        """Queue work for this process's thread of lock tickets in Postgres."""
         self._commands.append(command)
         with suppress(BlockingIOError, OSError):  # full: it is awake; closed: it ended
             self._wake_in.send(b"\0")
@@ -91,7 +91,7 @@ class TicketQueues:
         return not self._do(self._ping)
 
     def release(self, ticket: Ticket) -> bool:
-        """Give a lock's ticket back; return whether it was alive until then."""
+        """Give a lock's Postgres ticket back; return if it was alive until then."""
         was_alive: list[bool] = []
         self._do(lambda: was_alive.append(self._release(ticket)))
         return was_alive == [True]
@@ -114,7 +114,7 @@ class TicketQueues:
             self._connection.leave_to_parent()
 
     def _do(self, command: Callable[[], object]) -> bool:
-        """Have the ticket queues' thread do some work; tell whether it did so in time.
+        """Have this process's lock thread do some work; tell if it did so in time.
 
         Without an answer in time, the queues and all their locks end.
         """
@@ -185,7 +185,10 @@ class TicketQueues:
             self._wake_out.close()
 
     def _work(self, connection: LockConnection) -> None:
-        """Do submitted work and look after waiting lock tickets, until the end."""
+        """On this process's lock thread, do submitted work, look after tickets.
+
+        Go on until the end.
+        """
         looked_at = time.monotonic()
         with selectors.DefaultSelector() as news:
             news.register(connection, selectors.EVENT_READ)
@@ -210,7 +213,7 @@ class TicketQueues:
 
     @property
     def _pause(self) -> float:
-        """Return the seconds between two looks at waiting tickets."""
+        """Return the seconds between looks at lock tickets; longer without any."""
         is_idle = not (self._tickets or self._undecided)
         return self._look_every * (IDLE_LOOKS if is_idle else 1)
 
@@ -242,7 +245,7 @@ class TicketQueues:
         self._is_closing = True
 
     def _take(self, attempt: TicketAttempt) -> None:
-        """Take a lock ticket for an attempt, after the attempts that asked before."""
+        """Take an attempt's lock ticket in Postgres, after those that asked before."""
         queue = self._ticketless.setdefault(attempt.resource, deque())
         queue.append(attempt)
         if len(queue) == 1:

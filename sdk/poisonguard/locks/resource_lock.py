@@ -41,7 +41,7 @@ class ResourceLock:
 
     @property
     def lost(self) -> bool:
-        """Tell if another holder of the lock is possible; True without a grant here."""
+        """Tell if another holder than this thread is possible; True without a grant."""
         grant = self._own_grant()
         return grant is None or grant.lost
 
@@ -114,7 +114,7 @@ class ResourceLock:
         return grant
 
     def _begin(self) -> LockAttempt:
-        """Join the queue of the lock, in such a way that `destroy` can end the wait."""
+        """Join the lock's queue at its server, so that `destroy` can end the wait."""
         with self._mutex:
             if self._is_destroyed:
                 raise Stopping(DESTROYED)

@@ -46,7 +46,10 @@ _cache = dict[CacheKey, Measurement]()
 def measurement(
     key: CacheKey, connection: ProducerConnection, statements: ProducerStatements
 ) -> Measurement:
-    """Return the backlog figures of the outbox that `key` stands for."""
+    """Return the backlog figures of a producer's outbox, which `key` stands for.
+
+    They are read again once they are too old.
+    """
     cached = _cache.get(key)
     if cached is None or clock() >= cached.expires_at:
         cached = _cache[key] = _measure(connection, statements)
@@ -94,7 +97,7 @@ def _full(
 def _measure(
     connection: ProducerConnection, statements: ProducerStatements
 ) -> Measurement:
-    """Read the backlog figures of the sweeper; count rows where they are too old."""
+    """For a producer, read the sweeper's backlog figures; if too old, count rows."""
     began = clock()
     rows = connection.fetch(statements.read_figures)
     ages = [row[4] for row in rows if 0 <= row[4] < VALID_SECONDS]
@@ -117,9 +120,9 @@ def _by_topic(rows: Iterable[Row]) -> dict[str, WaitingFigures]:
 def _larger(
     counted: Mapping[str, WaitingFigures], former: Mapping[str, WaitingFigures]
 ) -> dict[str, WaitingFigures]:
-    """Return for each topic the larger backlog figures: counted now, or written before.
+    """For a producer, return each topic's larger backlog figures.
 
-    Not all waiting rows were counted now.
+    They were counted now, or written before. Not all waiting rows were counted now.
     """
     none = WaitingFigures()
     return {

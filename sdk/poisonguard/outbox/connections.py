@@ -41,7 +41,7 @@ class ProducerConnection(Protocol):
         """Commit what `fetch` began on a connection that does not commit by itself."""
 
     def rollback(self) -> None:
-        """Roll back the transaction that `fetch` began."""
+        """Roll back the producer's transaction that `fetch` began."""
 
     def identity(self) -> tuple[object, ...]:
         """Return what tells this database, as this role sees it, from others."""
@@ -204,7 +204,10 @@ class SqlAlchemySession:
         return self._connection.fetch(statement, *values)
 
     def is_in_transaction(self) -> bool:
-        """Tell whether a transaction is open, also one that the session joined."""
+        """Tell whether the SQLAlchemy session has begun or joined a transaction.
+
+        The transaction is open still.
+        """
         bind = self._session.get_bind()
         is_joined = hasattr(bind, "in_transaction") and bind.in_transaction()
         return bool(self._session.in_transaction() or is_joined)

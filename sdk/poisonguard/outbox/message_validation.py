@@ -43,7 +43,7 @@ def check_name(field: str, value: object) -> str:
 
 
 def check_key(value: object) -> str:
-    """Return a message's valid key, which may be empty; raise Refused for another."""
+    """Return an outbox message's valid key, or ""; raise Refused for another."""
     return "" if value == "" else check_name("key", value)
 
 
@@ -55,7 +55,7 @@ def check_message_id(value: object) -> str:
 
 
 def check_body(value: object, *, topic: str, max_body: int) -> bytes:
-    """Return a body that the topic's broker takes; raise Refused for another."""
+    """Return an outbox message's body, which its topic takes; else raise Refused."""
     if not isinstance(value, Body):
         raise _wrong("body", value, "give bytes, such as json.dumps(...).encode()")
     size = memoryview(value).nbytes
@@ -69,7 +69,7 @@ def check_body(value: object, *, topic: str, max_body: int) -> bytes:
 
 
 def check_headers(value: object) -> tuple[Header, ...]:
-    """Return a message's headers as pairs of bytes; raise Refused for others."""
+    """Return an outbox message's headers as byte pairs; else raise Refused."""
     if isinstance(value, Mapping):
         value = value.items()
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
@@ -104,7 +104,7 @@ def check_due(value: object) -> datetime | None:
 
 
 def _header(number: int, pair: Any) -> Header:
-    """Return one header of a message as bytes."""
+    """Return one header of an outbox message as bytes; else raise Refused."""
     try:
         name, content = pair
     except (TypeError, ValueError):

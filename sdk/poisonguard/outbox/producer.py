@@ -185,7 +185,7 @@ class Outbox:
             raise self._explain_conflict(message)
 
     def _put_alone(self, message: OutboxMessage) -> None:
-        """Write a message to the outbox in a transaction of its own."""
+        """Write a producer's message to the outbox in a transaction of its own."""
         with own_transaction(self._connection):
             self._put(message)
 
@@ -202,13 +202,16 @@ class Outbox:
             raise
 
     def _figures(self) -> Measurement:
-        """Return the outbox's backlog figures, at most a second old."""
+        """Return the backlog figures of the producer's outbox, up to a second old."""
         if self._cache_key is None:
             self._cache_key = (*self._connection.identity(), self._schema)
         return measurement(self._cache_key, self._connection, self._statements)
 
     def _is_waiting(self, message: OutboxMessage) -> bool:
-        """Tell whether outbox messages of the topic and key are to be sent first."""
+        """Tell whether a producer's message must wait behind others of its key.
+
+        They are outbox messages of its topic and key, which are to be sent first.
+        """
         with own_transaction(self._connection):
             ((is_waiting,),) = self._connection.fetch(
                 self._statements.is_waiting, message.topic, message.key
@@ -249,7 +252,7 @@ class Outbox:
 
 
 def _contents(message: OutboxMessage) -> tuple[object, ...]:
-    """Return a message's topic, key, body and headers as the outbox has them."""
+    """Return a message's topic, key, body and headers as an outbox's SQL takes them."""
     headers = [part for header in message.headers for part in header]
     return message.topic, message.key, message.body, headers
 

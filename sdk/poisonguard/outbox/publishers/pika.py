@@ -152,7 +152,7 @@ class ConfirmingChannel:
         return bool(self._error) and not self._is_closing
 
     def _wake(self) -> None:
-        """Wake pika's loop where it has done what it runs for."""
+        """Stop pika's loop where it has done what it runs for, or has failed."""
         if self._has_failed or self._is_done():
             self._connection.ioloop.stop()
 
@@ -187,7 +187,10 @@ class ConfirmingChannel:
                 return
 
     def _places_by_message(self) -> dict[MessageKey, deque[int]]:
-        """Return messages' places in the batch, less those that RabbitMQ returned."""
+        """Return the batch places of messages that RabbitMQ has not returned.
+
+        They are by topic, message id and body.
+        """
         if not self._places:
             for place, message in enumerate(self._messages):
                 key = message.topic, message.message_id, message.body

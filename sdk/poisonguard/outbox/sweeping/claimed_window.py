@@ -162,7 +162,7 @@ class SendingRecord:
     def note_marks(
         self, stage: Stage, marked: Collection[int], missed: Collection[int]
     ) -> None:
-        """Note which outbox rows were marked, and which a mark found changed.
+        """Note which rows a sweeper's marks reached, and which they found changed.
 
         A row that marks find changed again and again is left out.
         """

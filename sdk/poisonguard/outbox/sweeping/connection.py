@@ -36,7 +36,7 @@ SILENCE_SECONDS = 10.0
 
 
 def connecting_to(conninfo: str) -> Connect:
-    """Return a function that connects a sweeper to its database."""
+    """Return a function that connects a sweeper to the database of a conninfo."""
     settings: dict[str, Any] = {
         **CLIENT_SETTINGS,
         "application_name": "poisonguard sweeper",
@@ -85,14 +85,14 @@ class OutboxConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Tell whether the database connection can run another statement by itself."""
+        """Tell whether the sweeper's connection can run a statement by itself."""
         connection = self._connection
         is_idle = connection.info.transaction_status == pq.TransactionStatus.IDLE
         return not connection.closed and is_idle
 
     @property
     def is_pooled(self) -> bool:
-        """Tell whether a pooler such as PgBouncer stands between us and Postgres.
+        """Tell whether a pooler such as PgBouncer is between sweeper and Postgres.
 
         Its key is its own: it names another pid than Postgres does.
         """
@@ -100,7 +100,7 @@ class OutboxConnection:
         return bool(pid != self._connection.info.backend_pid)
 
     def execute(self, statement: str, values: Values | None = None) -> list[Any]:
-        """Run a SQL statement; return its rows as Python values."""
+        """Run an SQL statement of the sweeper; return its rows as Python values."""
         with self._watch:
             cursor = self._connection.execute(
                 self._tables.fill(statement), values or {}
@@ -108,7 +108,10 @@ class OutboxConnection:
             return cursor.fetchall() if cursor.description else []
 
     def execute_within(self, seconds: float, statement: str) -> list[Any]:
-        """Run an SQL statement under a statement time-out of its own."""
+        """Run an SQL statement of the sweeper under a time-out of its own.
+
+        Return its rows.
+        """
         try:
             with self._watch, self._connection.transaction():
                 self._connection.execute(
@@ -143,7 +146,7 @@ class OutboxConnection:
         ]
 
     def close(self) -> None:
-        """Close the database connection; twice does no harm."""
+        """Close the sweeper's database connection; twice does no harm."""
         self._watch.close()
         self._connection.close()
 
@@ -176,7 +179,7 @@ class AnswerWatch:
         self._since = None
 
     def close(self) -> None:
-        """End the thread that watches for Postgres's answers."""
+        """End the thread that watches for Postgres's answers to the sweeper."""
         self._end.set()
         self._thread.join()
 

@@ -41,13 +41,16 @@ class Timer:
         return time.monotonic() >= self._at
 
     def begin(self) -> float:
-        """Begin a housekeeping job; return the time, and assume failure until `end`."""
+        """Begin a sweeper's housekeeping job; return the time.
+
+        The job counts as failed until `end`.
+        """
         now = time.monotonic()
         self._at = now + self._after_failure
         return now
 
     def end(self, seconds: float | None = None) -> None:
-        """End a housekeeping job, due again after these seconds, or as usual."""
+        """End a sweeper's housekeeping job, due again in these seconds or as usual."""
         self._at = time.monotonic() + (self._every if seconds is None else seconds)
 
 
