@@ -201,7 +201,10 @@ class NodeAttempt(LockAttempt):
             self.remove_nodes()
 
     def _granted(self) -> NodeGrant:
-        """Return the lock's grant, with its fence; raise Away if its node is gone."""
+        """Return the ZooKeeper lock's grant, with its fence.
+
+        Raise Away if its node is gone.
+        """
         session = self._session
         node = f"{self._path}/{self._lock.node}"
         while True:

@@ -145,7 +145,7 @@ class Outbox:
         return True
 
     def _lack_of_room(self, topic: str) -> float | None:
-        """Return the seconds until to look for room again; None if there is room."""
+        """Return the seconds until the outbox may have room; None if it has some."""
         if not self._limits_backlog:
             return None
         with own_transaction(self._connection):

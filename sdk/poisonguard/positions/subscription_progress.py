@@ -86,7 +86,10 @@ class Track:
             self.last = seq - 1
 
     def is_pressed(self, seq: int, *, in_flight_limit: int) -> bool:
-        """Tell whether to wait with this message until others are settled."""
+        """Tell whether this message must wait, as too many are in flight or missing.
+
+        It waits until others are settled.
+        """
         if seq in self.in_flight:
             return False
         # A message that fills a hole reduces the pressure, so it is admitted.
@@ -99,7 +102,7 @@ class Track:
         return min(1.0, max(crowded, len(self.in_flight) / in_flight_limit))
 
     def receive(self, seq: int) -> None:
-        """Note a message as in flight, unless it is already, or is settled."""
+        """Note a publisher's message as in flight, unless it is already, or settled."""
         if seq in self.in_flight or seq in self.settled:
             return
         if seq > self.last:
@@ -118,7 +121,7 @@ class Track:
             self.in_flight[later] = seq
 
     def settle(self, seq: int) -> bool:
-        """Settle a message in flight; return False for any other."""
+        """Settle a track's message in flight; return False for any other."""
         before = self.in_flight.pop(seq, None)
         if before is None:
             return False
@@ -163,7 +166,7 @@ class Track:
         )
 
     def confirm(self, changes: Changes) -> None:
-        """Subtract the messages that the server confirmed from the unconfirmed."""
+        """Lower a track's count of unconfirmed messages by those now confirmed."""
         self.messages -= changes.messages
 
     def give_back(self, changes: Changes) -> None:
@@ -206,7 +209,10 @@ class Subscription:
 
     @property
     def resume(self) -> Resume:
-        """Return where a subscription resumes: behind the settled of each publisher."""
+        """Return after which number of each publisher a subscription resumes.
+
+        All messages up to it are settled.
+        """
         begun = {name: it for name, it in self.current.items() if it.has_begun}
         positions = {name: track.resume for name, track in begun.items()}
         return Resume(positions=positions, start=self.start)
@@ -221,7 +227,7 @@ class Subscription:
         return self.restarts.get(publisher) or self.tracks.get(publisher)
 
     def ask(self, resume: Resume) -> None:
-        """Note where the broker is asked to begin a new delivery."""
+        """Note, for arrivals, where the broker is asked to begin a new delivery."""
         positions = resume.positions.items()
         self.delivery_start = {
             name: -1 if seq is None else seq for name, seq in positions
@@ -249,7 +255,10 @@ class Subscription:
         return begins_again
 
     def is_settled(self, publisher: str, seq: int) -> bool:
-        """Tell whether a message was settled before, and is not a doubtful one."""
+        """Tell whether a message was settled before, and is not a doubtful one.
+
+        It is doubtful where its publisher's numbers may have begun again.
+        """
         track = self.track(publisher)
         if track is None or seq not in track.settled:
             return False
@@ -258,7 +267,10 @@ class Subscription:
 
     @property
     def can_store_positions(self) -> bool:
-        """Tell whether the server would accept this holder's changes of positions."""
+        """Tell whether this holder opened the subscription, and is not fenced.
+
+        Then the server would accept its changes of positions.
+        """
         return self.epoch is not None and not self.is_fenced
 
     @property
@@ -303,7 +315,10 @@ class Subscription:
 
     @property
     def warnings(self) -> list[str]:
-        """List problems of a subscription that a person should look at."""
+        """List problems of a subscription's position for the store's health.
+
+        A person should look at them.
+        """
         lines = [self.trouble] if self.trouble is not None else []
         if not self.is_kept:
             lines.append(

@@ -30,7 +30,7 @@ class Ranges:
         self._last[start:end] = [last]
 
     def around(self, others: Ranges) -> Iterator[Run]:
-        """Yield, in order, each run of numbers that overlaps a run of the other set."""
+        """Yield, in order, whole runs of this set that overlap one of the other."""
         end = 0
         for first, last in others:
             start = max(end, bisect_left(self._last, first))

@@ -215,7 +215,7 @@ def _judge_group(group: Sequence[ClaimedRow], same: SameId, verdicts: Verdicts) 
 
 
 def _conflict(new: Sequence[ClaimedRow], same: SameId) -> str:
-    """Return why no outbox row of one message id may be sent; "" if one may."""
+    """Return why the sweeper sends no row of a message id; "" if it may send one."""
     if same.sent_digests:
         return (
             "two messages under one id: another message with it was sent at"

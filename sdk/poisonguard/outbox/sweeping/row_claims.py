@@ -187,7 +187,7 @@ class Claims:
         return [row_id for (row_id,) in rows]
 
     def give_back(self, token: UUID, rows: Iterable[ReturnedRow]) -> None:
-        """End the claims of these outbox rows of a window: they are due again."""
+        """End the claims of these rows of a window; each is due after its `seconds`."""
         listed = list(rows)
         values = {
             "token": token,
@@ -198,7 +198,7 @@ class Claims:
         self._connection.execute(GIVE_BACK, values)
 
     def give_back_all(self, token: UUID) -> None:
-        """End the claims of a window whose outbox rows are not known."""
+        """End all claims of a sweeper's window whose outbox rows it has not read."""
         self._connection.execute(GIVE_BACK_ALL, {"token": token})
 
     def _values(self, order: ClaimOrder) -> dict[str, object]:

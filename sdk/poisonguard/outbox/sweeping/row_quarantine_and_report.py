@@ -180,7 +180,7 @@ def unreported(
 def rows_by_id(
     connection: OutboxConnection, row_ids: Sequence[int]
 ) -> list[QuarantinedRow]:
-    """Read quarantined rows by id; an unreadable row has only its number."""
+    """Read a sweeper's quarantined rows by id; an unreadable one is its number only."""
     return [row for row_id in row_ids for row in _row_by_id(connection, row_id)]
 
 
@@ -209,7 +209,7 @@ def _row_by_id(connection: OutboxConnection, row_id: int) -> list[QuarantinedRow
 
 
 def _unreadable(row_id: int, error: Exception) -> QuarantinedRow:
-    """Build the stand-in for an outbox row that cannot be read."""
+    """Build the stand-in for a row that the sweeper cannot read in its outbox."""
     return QuarantinedRow(
         row_id=row_id,
         producer="",
@@ -252,7 +252,7 @@ def _rows(columns: Sequence[Column]) -> Iterator[QuarantinedRow]:
 
 
 def _headers(value: bytes | None, type_oid: int) -> tuple[Header, ...]:
-    """Return a quarantined row's headers as pairs; none where they are unreadable."""
+    """Return the header pairs of a row that a sweeper reports; none if unreadable."""
     if value is None or type_oid != BYTEA_ARRAY:
         return ()
     loader = adapt.Transformer().get_loader(BYTEA_ARRAY, pq.Format.BINARY)

@@ -116,7 +116,7 @@ class UnreadableColumn(Exception):
 
 
 def read(columns: Sequence[Column]) -> Iterator[ClaimedRow | RefusedRow]:
-    """Yield each claimed outbox row, or why it cannot be sent, in order of ids."""
+    """Yield each row of a claim's answer, or why it cannot be sent, in order of ids."""
     if not columns:
         return
     types = RowTypes(columns)

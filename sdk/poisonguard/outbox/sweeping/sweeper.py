@@ -324,9 +324,10 @@ class Sweeper:
             raise Unanswered(f"The broker took none of what it got last: {detail}")
 
     def _send_round(self, session: Session, window: SendingWindow) -> tuple[bool, str]:
-        """Publish the window's next rows; return whether any was answered, and how.
+        """Publish the next rows of a sweeper's window; return if any was answered.
 
-        What an error leaves unsent is given back with the rest of the window.
+        Return also how. What an error leaves unsent is given back with the rest of the
+        window.
         """
         rows = window.begin_round(self._record.call_size.rows)
         begin = time.monotonic()
@@ -343,7 +344,7 @@ class Sweeper:
         return self._record.add_outcomes(window, outcomes), outcomes[0].detail
 
     def _may_send(self, window: SendingWindow) -> bool:
-        """Tell whether a window's rows may be sent: the claim is young enough."""
+        """Tell whether the sweeper may send a window: lock ours, claim young enough."""
         most = SENDING_SHARE * self._settings.claim_seconds
         return self._ownership.fence is not None and window.age <= most
 
@@ -352,7 +353,7 @@ class Sweeper:
 
 
 def _can_claim_behind(claims: Claims, order: ClaimOrder, row_id: int) -> bool:
-    """Tell whether an outbox row behind one in a window can be claimed.
+    """Tell whether, as a trial, any outbox row behind this one can be claimed.
 
     It is given back: earlier ones of its topic and key may have to go before it.
     """

@@ -42,7 +42,7 @@ class Ownership:
 
     @property
     def fence(self) -> int | None:
-        """Return the fence of our sweeper lock; None where another sweeper may work."""
+        """Return this sweeper's fence; None where another sweeper may work."""
         grant = self._grant
         return None if grant is None or grant.lost else grant.fence
 

@@ -30,12 +30,12 @@ class WindowSize:
         self._doubtful_up_to: int | None = None
 
     def note_silence(self, row_ids: list[int]) -> None:
-        """Shrink the next window: one of these rows may have silenced the broker."""
+        """Cut the sweeper's next window: one of these rows may silence the broker."""
         self.rows = max(1, min(self.rows, len(row_ids)) // SHRINK)
         self._doubtful_up_to = None if len(row_ids) == 1 else max(row_ids)
 
     def note_answers(self, row_ids: list[int]) -> None:
-        """Grow the window again, once the doubtful rows have answers."""
+        """Double the sweeper's window again, once the doubtful rows have answers."""
         doubtful = self._doubtful_up_to
         if doubtful is None or max(row_ids) >= doubtful:
             self._doubtful_up_to = None
