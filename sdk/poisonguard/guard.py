@@ -123,7 +123,10 @@ class Guard:
         self._open().listen()
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """Close the guard: await messages in flight, flush; release later ones."""
+        """Close the guard: wait for the messages in flight, and flush reports.
+
+        Later messages are released.
+        """
         with self._starting:
             if self._running is not None:
                 self._running.close(timeout=timeout)

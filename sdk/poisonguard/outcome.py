@@ -20,7 +20,7 @@ class Outcome(StrEnum):
 
     @property
     def duty(self) -> str:
-        """Word what the consumer must do with a message at the broker by itself."""
+        """Return words for what the consumer must do at the broker by itself."""
         return _RETURN if self is Outcome.RELEASE else "settle it"
 
 

@@ -86,7 +86,7 @@ class RetryPolicy:
         due_at: datetime,
         first_enqueued_at: datetime,
     ) -> RetryDecision:
-        """Decide after a failed attempt if a message is retried, or why to give up."""
+        """Decide on a failed handler's message: retry it, or why to give it up."""
         if isinstance(error, self.fatal):
             return RetryDecision.FATAL
         if attempts >= self.max_attempts:

@@ -84,7 +84,7 @@ class Once(ABC):
         return handle_once
 
     def around_async(self, handle: HandleAsync) -> HandleAsync:
-        """Wrap a guard's `handle_async`, so that `run_async` drops copies."""
+        """Wrap a guard's `handle_async`, so that `run_async` keeps copies out."""
         run = self.run_async
 
         def handle_once(

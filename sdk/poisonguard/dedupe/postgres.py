@@ -161,7 +161,7 @@ class PostgresWindow(Window):
 
     @contextmanager
     def lend(self, connection: Any) -> Iterator[None]:
-        """Give a message's handler the connection of the dedupe transaction."""
+        """In the block, give the handler the dedupe transaction's connection."""
         token = self._current.set(connection)
         try:
             yield

@@ -125,7 +125,7 @@ class Breaker:
 
     @property
     def failing_since(self) -> datetime | None:
-        """Return when the failure was that first opened the guard's breaker.
+        """Return the time of the first failure that opened the guard's breaker.
 
         Return None while the breaker is closed.
         """
@@ -205,7 +205,7 @@ class Breaker:
         self._failures: deque[_Failure] = deque()
 
     def _open(self, now: float) -> None:
-        """Open the guard's breaker; for longer than last, if not closed since."""
+        """Open the guard's breaker, for a longer pause if it was not closed since."""
         first = self._policy.pause if self._policy else 0.0
         self._pause = min(self._pause * 2, LONGEST_PAUSE) if self._pause else first
         self._state = BreakerState.OPEN

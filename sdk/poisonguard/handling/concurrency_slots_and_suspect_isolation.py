@@ -54,7 +54,7 @@ class Gate:
             self._set_numbering()
 
     def open(self, reason: str) -> None:
-        """Remove a reason to close the guard's gate; it opens after the last."""
+        """Remove a reason to close the guard's healthy path; opened after the last."""
         with self._lock:
             self._reasons.discard(reason)
             self._set_numbering()

@@ -125,7 +125,7 @@ class GuardHealth:
 
     @property
     def _failing_since(self) -> datetime | None:
-        """For the guard's heartbeat, date the failure that first opened the breaker."""
+        """For the heartbeat, return when the failures that paused the guard began."""
         since = self._breaker.failing_since
         # A message fails a moment before its failure is counted.
         return None if since is None else since - timedelta(seconds=1)

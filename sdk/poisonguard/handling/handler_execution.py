@@ -85,7 +85,7 @@ class HandlerRuns:
         return None
 
     def _failure(self, facts: MessageFacts, error: BaseException) -> Exception:
-        """Return a message's error; reraise one that ends the process or task."""
+        """Return a handler's error; reraise one that ends the process or task."""
         if isinstance(error, Exception):
             return error
         if isinstance(error, SystemExit) and not self._leaving.is_set():

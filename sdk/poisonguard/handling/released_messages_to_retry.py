@@ -128,7 +128,7 @@ class ReleasedMessages:
             return True
 
     def _put(self, entry: ReleasedMessage) -> None:
-        """Put a released message among those to retry, in place of its bookmark's last.
+        """Let a released message wait for its retry, in place of its bookmark's.
 
         Call it under the lock.
         """

@@ -80,7 +80,7 @@ class Ending:
 
     @classmethod
     def parse(cls, kind: int, value: int, at: int) -> Self:
-        """Parse from a journal by what its process ended, such as a signal.
+        """Parse from a journal how its process ended: by a signal, by a hang, say.
 
         Raise UnreadableJournal if that is bad.
         """
@@ -161,7 +161,7 @@ class JournalSnapshot:
 
     @property
     def hanging(self) -> tuple[int, ...]:
-        """Return the numbers of messages marked as hanging that are in flight yet."""
+        """Return the numbers of messages in flight that are marked as hanging."""
         pairs = zip(self.words, self.hung, strict=True)
         return tuple(
             dict.fromkeys(word for word, hung in pairs if word and word == hung)

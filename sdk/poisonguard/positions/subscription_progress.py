@@ -227,7 +227,7 @@ class Subscription:
         return self.restarts.get(publisher) or self.tracks.get(publisher)
 
     def ask(self, resume: Resume) -> None:
-        """Note, for arrivals, where the broker is asked to begin a new delivery."""
+        """Note where the broker is asked to begin; forget the last arrivals."""
         positions = resume.positions.items()
         self.delivery_start = {
             name: -1 if seq is None else seq for name, seq in positions

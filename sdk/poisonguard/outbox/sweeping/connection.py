@@ -92,7 +92,7 @@ class OutboxConnection:
 
     @property
     def is_pooled(self) -> bool:
-        """Tell whether a pooler such as PgBouncer is between sweeper and Postgres.
+        """Tell whether a pooler such as PgBouncer stands before an outbox's Postgres.
 
         Its key is its own: it names another pid than Postgres does.
         """
@@ -100,7 +100,7 @@ class OutboxConnection:
         return bool(pid != self._connection.info.backend_pid)
 
     def execute(self, statement: str, values: Values | None = None) -> list[Any]:
-        """Run an SQL statement of the sweeper; return its rows as Python values."""
+        """Run an SQL statement on an outbox; return its rows as Python values."""
         with self._watch:
             cursor = self._connection.execute(
                 self._tables.fill(statement), values or {}
@@ -108,7 +108,7 @@ class OutboxConnection:
             return cursor.fetchall() if cursor.description else []
 
     def execute_within(self, seconds: float, statement: str) -> list[Any]:
-        """Run an SQL statement of the sweeper under a time-out of its own.
+        """Run an SQL statement on an outbox under a time-out of its own.
 
         Return its rows.
         """
@@ -146,7 +146,7 @@ class OutboxConnection:
         ]
 
     def close(self) -> None:
-        """Close the sweeper's database connection; twice does no harm."""
+        """Close the connection to an outbox's database; twice does no harm."""
         self._watch.close()
         self._connection.close()
 

@@ -30,7 +30,7 @@ class WindowSize:
         self._doubtful_up_to: int | None = None
 
     def note_silence(self, row_ids: list[int]) -> None:
-        """Cut the sweeper's next window: one of these rows may silence the broker."""
+        """Shrink the next window: one of these rows may have silenced the broker."""
         self.rows = max(1, min(self.rows, len(row_ids)) // SHRINK)
         self._doubtful_up_to = None if len(row_ids) == 1 else max(row_ids)
 
