@@ -110,7 +110,7 @@ class HostPort:
 
 
 def _split_pattern(pattern: str) -> tuple[str, str]:
-    """Split a pattern `host` or `host:port`; the port is `*` where it has none."""
+    """Split a pattern of broker hosts, `host` or `host:port`; no port becomes `*`."""
     host, colon, port = pattern.rpartition(":")
     return (pattern, "*") if not colon or pattern.endswith("]") else (host, port)
 
@@ -159,7 +159,10 @@ class Target:
         keeps_to_address: bool = False,
         allowed: Iterable[str] = (),
     ) -> Self:
-        """Parse a broker's clear address; raise Invalid where it names no host."""
+        """Collect the hosts that a broker's clear address and its options lead to.
+
+        Raises Invalid where one of them names no host.
+        """
         return cls(
             of_address=tuple(host_ports_in_url(url)),
             of_options=host_ports_in_options(options),
@@ -309,7 +312,10 @@ def has_user(url: str) -> bool:
 
 
 def innermost(address: IPAddress) -> IPAddress:
-    """Return the IPv4 address inside an IPv6 one, or else the address itself."""
+    """Return the IPv4 address inside an IPv6 one, or else the address itself.
+
+    The rules for hosts of brokers and of the gateway's endpoints judge that address.
+    """
     if isinstance(address, IPv4Address) or address in {NO_ADDRESS, THIS_MACHINE}:
         return address
     if any(address in network for network in ENDING_IN_IPV4):
@@ -323,7 +329,10 @@ def is_forbidden(address: IPAddress) -> bool:
 
 
 def addresses_of(host: str, *, resolve: bool) -> set[IPAddress]:
-    """List the addresses of a host; look a name up only to `resolve`."""
+    """List the network addresses of a broker's or endpoint's host.
+
+    Looks a name up only to `resolve`.
+    """
     # The resolver also reads 0xA9FEA9FE and 2852039166 as addresses.
     flags = 0 if resolve else socket.AI_NUMERICHOST
     try:
@@ -346,7 +355,7 @@ def _connect(
     *,
     seconds: float | None,
 ) -> socket.socket:
-    """Connect a socket to one address, with keepalive and without delay."""
+    """Connect a socket to one address of a broker, with keepalive and without delay."""
     connection = socket.socket(family, kind, protocol)
     try:
         connection.settimeout(LONGEST_CONNECT_SECONDS if seconds is None else seconds)

@@ -131,12 +131,12 @@ class Topic(models.Model):
 
     @property
     def takes_requests(self) -> bool:
-        """Tell whether this topic's messages are requests for endpoints."""
+        """Tell whether a lane takes this topic's messages as requests to endpoints."""
         return bool(self.request_endpoints)
 
     @property
     def is_sample(self) -> bool:
-        """Tell whether this topic, or its outbox, belongs to the demonstration."""
+        """Tell whether this topic's broker, or its outbox's, is the demonstration's."""
         broker = self.broker
         if broker is None and hasattr(self, "outbox"):
             broker = self.outbox.broker

@@ -49,7 +49,10 @@ class Allowance:
 
 
 def of(broker: Broker) -> frozenset[str]:
-    """Return a broker's allow-list entries in force, also those not yet written."""
+    """Return the entries in force of a broker's allow-list of hosts and variables.
+
+    A broker older than the address rules also has those that the upgrade will write.
+    """
     written = {*broker.allowed_confirmed, *broker.allowed_unconfirmed}
     unwritten = _entries_of(broker) if broker.predates_address_rules else ()
     return frozenset({*written, *unwritten})
@@ -120,7 +123,7 @@ def strike(*, chosen: Iterable[Choice], principal: Principal, now: datetime) -> 
 
 @transaction.atomic
 def _write_list(broker: Broker, *, actor: Actor, now: datetime) -> int:
-    """Write and audit a broker's allow-list unless it has one; return 1 or 0."""
+    """Write and audit an older broker's list of hosts unless written; return 1 or 0."""
     new_entries = sorted(_entries_of(broker))
     unwritten = Broker.objects.filter(pk=broker.pk, predates_address_rules=True)
     written = unwritten.update(
@@ -138,7 +141,7 @@ def _write_list(broker: Broker, *, actor: Actor, now: datetime) -> int:
 
 
 def _entries_of(broker: Broker) -> set[str]:
-    """Return allow-list entries for what this broker uses and a new one might not."""
+    """Return allow-list entries for what an older broker uses but a new one may not."""
     try:
         used = list(host_ports_in_options(broker.options).values())
         if broker.url.startswith(sealed_addresses.FROM_ENVIRONMENT):
@@ -153,7 +156,7 @@ def _entries_of(broker: Broker) -> set[str]:
 
 
 def _variable_of(broker: Broker) -> set[str]:
-    """Return the broker's env:NAME if a new broker might not name it."""
+    """Return the older broker's env:NAME if a new broker might not name it."""
     name = broker.url.removeprefix(sealed_addresses.FROM_ENVIRONMENT)
     is_usual = name.startswith(sealed_addresses.VARIABLE_PREFIX) or broker.is_sample
     return set() if is_usual or sealed_addresses.is_own_setting(name) else {broker.url}

@@ -8,7 +8,7 @@ SEQ_BITS = 20
 
 
 def seq_of(stream_id: bytes) -> int:
-    """Convert a Redis stream id to a number: milliseconds, then the counter's bits."""
+    """Convert a Redis stream id to a position's number: milliseconds, then a count."""
     milliseconds, _, number = stream_id.partition(b"-")
     low = min(int(number or 0), (1 << SEQ_BITS) - 1)
     return min(int(milliseconds) << SEQ_BITS | low, SEQ_LIMIT)

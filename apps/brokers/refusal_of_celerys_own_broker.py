@@ -74,7 +74,7 @@ def _store_name(family: str, path: str) -> str:
 
 
 def _are_one(one: Store, other: Store, *, resolve: bool) -> bool:
-    """Tell whether two addresses lead to the same server and database."""
+    """Tell whether a broker's address leads to Celery's own server and database."""
     beside = (one.family, one.name, one.host_port.port)
     if beside != (other.family, other.name, other.host_port.port):
         return False

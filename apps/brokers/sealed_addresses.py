@@ -77,7 +77,10 @@ def check_variable(
 
 
 def is_own_setting(name: str) -> bool:
-    """Tell whether a variable is a setting of ours, but not the sample's address."""
+    """Tell whether a variable is a setting of ours that no broker may read.
+
+    That does not include the variable with the sample's address.
+    """
     is_ours = name.startswith(_OWN_PREFIX) and name != SAMPLE_VARIABLE
     return is_ours or name in _OWN_VARIABLES
 

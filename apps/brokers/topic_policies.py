@@ -209,7 +209,7 @@ def options_from(text: str, *, example: str = "") -> dict[str, object]:
 
 
 def read_options(value: object, *, example: str = "") -> dict[str, object]:
-    """Validate a topic's options; the error quotes an `example` of its kind."""
+    """Validate a topic's options, decoded from JSON; the error quotes an `example`."""
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value):
         such = f"such as {example}, or nothing" if example else "or nothing"
         raise Invalid("options", f"give a JSON object, {such}.")
@@ -274,7 +274,7 @@ def _check_set_once(policies: Policies) -> None:
 
 
 def _check_requests(topic: Topic, policies: Policies, principal: Principal) -> None:
-    """Check that a topic of requests reads itself, and calls only visible endpoints.
+    """Check a topic's request policies: it reads itself, calls only visible endpoints.
 
     Raises Invalid or Forbidden. A `*` of a principal's pattern stands for any text,
     thus also for one that a `*` here stands for.
@@ -319,7 +319,7 @@ def _check_with_broker(topic: Topic, policies: Policies) -> None:
 
 
 def _with_field_alone(wrong: Invalid) -> Invalid:
-    """Move the option's name from an Invalid's field into its remedy."""
+    """Move an option's name from the field of a topic's Invalid into its remedy."""
     field_, _, option = wrong.field.partition(".")
     return Invalid(field_, f"{option} {wrong.remedy}") if option else wrong
 
@@ -348,7 +348,7 @@ def _parse_whole(name: str, value: object, most: int) -> int:
 
 
 def _parse_seconds(name: str, value: object) -> float:
-    """Parse a policy's seconds, or a time span as hh:mm:ss; raise Invalid."""
+    """Parse a topic policy's seconds, or a time span as hh:mm:ss; raise Invalid."""
     seconds = seconds_of(value) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise Invalid(name, "give seconds, or hh:mm:ss.")
@@ -392,7 +392,7 @@ def _parse_link(name: str, value: object) -> str:
 
 
 def _parse_endpoints(name: str, value: object) -> list[str]:
-    """Parse patterns of endpoints, from a list or a text; raise Invalid.
+    """Parse a topic policy's patterns of endpoints, a list or a text; raise Invalid.
 
     In a text, blanks or commas stand between the patterns.
     """

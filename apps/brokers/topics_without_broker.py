@@ -20,15 +20,16 @@ _senders: list[Send] = []
 
 
 def register(send: Send) -> None:
-    """Register a function that sends messages of topics without a broker, only once."""
+    """Register how a publisher sends messages of topics without a broker, only once."""
     if send not in _senders:
         _senders.append(send)
 
 
 def publish(messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
-    """Send messages of topics without a broker; return the outcome of each, in order.
+    """Publish messages of topics without a broker by the registered senders.
 
-    Messages of a topic that no registered sender owns are refused.
+    Returns the outcome of each, in order. Messages of a topic that no registered sender
+    owns are refused.
     """
     outcomes: list[PublishOutcome | None] = [None] * len(messages)
     for send in _senders:

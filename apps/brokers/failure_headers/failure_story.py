@@ -84,17 +84,17 @@ class HeaderMap:
         return self.raw(name).decode("utf-8", "replace")
 
     def count(self, name: str) -> int | None:
-        """Parse a decimal number from 0 on; None for anything else."""
+        """Return a header's decimal number from 0 on; None for anything else."""
         return parse_count(self.text(name))
 
     def moment(self, name: str) -> datetime | None:
-        """Parse an ISO-8601 time with a zone; None for anything else."""
+        """Return a header's ISO-8601 time with a zone; None for anything else."""
         return parse_moment(self.text(name))
 
     def among(
         self, names: Iterable[str] = (), *, prefixes: tuple[str, ...] = ()
     ) -> set[bytes]:
-        """Return the header names that equal `names` or begin with `prefixes`."""
+        """List a message's header names that equal `names` or begin with `prefixes`."""
         exact_names = {name.encode() for name in names}
         beginnings = tuple(prefix.encode() for prefix in prefixes)
         return {
@@ -124,7 +124,7 @@ def parse_count(text: str) -> int | None:
 
 
 def attempts_of_retries(count: int | None) -> int | None:
-    """Convert a number of retries into a number of attempts."""
+    """Convert a failed message's number of retries into a number of attempts."""
     return None if count is None else min(count + 1, contract.COUNT_LIMIT)
 
 

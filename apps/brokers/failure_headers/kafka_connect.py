@@ -49,7 +49,7 @@ def _cause_of_stage(stage: str) -> contract.Cause:
 
 
 def _original_bookmark(headers: HeaderMap) -> str | None:
-    """Return `partition:offset` of the original message, or None."""
+    """Return Kafka Connect's `partition:offset` of the original message, or None."""
     partition = parse_count(headers.text(f"{PREFIX}partition"))
     offset = headers.text(f"{PREFIX}offset").strip()
     if partition is None or not offset.isascii() or not offset.isdigit():

@@ -39,7 +39,7 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)[:.](\d{6}) Z", re.ASCI
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read NServiceBus' message type and content, and its failure if any."""
+    """Read NServiceBus' message type and content type, and its failure if any."""
     failed = f"{PREFIX}failedq" in headers or f"{EXCEPTION}exceptiontype" in headers
     message = PartialStory(
         content_type=headers.text(f"{PREFIX}contenttype"),
@@ -66,7 +66,7 @@ def failure_headers(headers: HeaderMap) -> Collection[bytes]:
 
 
 def _first_type(type_names: str) -> str:
-    """Return the full name of a message's .NET type, without its assembly."""
+    """Return the full .NET type name of NServiceBus' message, without its assembly."""
     return type_names.partition(";")[0].partition(",")[0].strip()
 
 

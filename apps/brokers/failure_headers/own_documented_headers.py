@@ -22,7 +22,10 @@ _SPRING_STACK = "x-exception-stacktrace"
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read a failure's story from our headers; an unreadable value becomes None."""
+    """Read a failure's story from Poisonweb's own headers.
+
+    An unreadable value becomes None.
+    """
     of_spring = _SPRING_STACK in headers
     message = "" if of_spring else headers.text(contract.EXCEPTION_MESSAGE_HEADER)
     return PartialStory(
@@ -60,7 +63,10 @@ def content_type(headers: Sequence[Header]) -> str | None:
 
 
 def message_type(headers: Sequence[Header]) -> str | None:
-    """Return the message type that a message's producer named, or None."""
+    """Return the message type that a producer put into a header, or None.
+
+    That is `type`, `message-type`, `ce-type` or AMQP's property.
+    """
     values = (value for name, value in headers if name.lower() in _MESSAGE_TYPE)
     return next((value.decode("utf-8", "replace") for value in values if value), None)
 
@@ -96,7 +102,7 @@ def leaving(headers: Sequence[Header]) -> tuple[Header, ...]:
 
 
 def _parse_cause(text: str) -> contract.Cause | None:
-    """Parse a failure's cause; None for a word outside the contract."""
+    """Parse the failure's cause in our header; None for a word outside the contract."""
     try:
         return contract.Cause(text.strip().lower())
     except ValueError:

@@ -33,7 +33,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read a message's latest death at RabbitMQ, and its type and content."""
+    """Read a message's latest death at RabbitMQ, its type and its content type."""
     death = _latest_death(headers.raw(DEATHS))
     reason = _text_or_empty(death.get("reason")) or headers.first(
         "x-last-death-reason", "x-first-death-reason"
@@ -74,7 +74,7 @@ def _latest_death(deaths: bytes) -> Mapping[str, object]:
 
 
 def _text_or_empty(value: object) -> str:
-    """Return the value if it is a text, else ""."""
+    """Return a value of RabbitMQ's death if it is a text, else ""."""
     return value if isinstance(value, str) else ""
 
 

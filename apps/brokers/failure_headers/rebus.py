@@ -23,7 +23,7 @@ _FAILURE_HEADERS = (DETAILS, SOURCE, DELIVERIES, "rbs2-defer-count")
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read Rebus' message type and content, and its failure if there is one."""
+    """Read Rebus' message type and content type, and its failure if there is one."""
     message = PartialStory(
         content_type=headers.text("rbs2-content-type"),
         message_type=headers.text("rbs2-msg-type").partition(",")[0].strip(),

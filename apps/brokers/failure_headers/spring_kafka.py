@@ -63,14 +63,14 @@ def _has_story(headers: HeaderMap, prefix: str) -> bool:
 
 
 def _cause_of_exception(kind: str) -> contract.Cause:
-    """Return the cause of a failure that a Java exception class stands for."""
+    """Return the cause that a Java exception in Spring Kafka's headers stands for."""
     if kind.endswith(".DeserializationException"):
         return contract.Cause.UNDECODABLE
     return contract.Cause.EXHAUSTED
 
 
 def _original_bookmark(headers: HeaderMap, prefix: str) -> str | None:
-    """Return the partition and offset of the original message, or None."""
+    """Return Spring Kafka's partition and offset of the original message, or None."""
     partition = _parse_number(headers.raw(f"{prefix}original-partition"), size=4)
     offset = _parse_number(headers.raw(f"{prefix}original-offset"), size=8)
     return None if partition is None or offset is None else f"{partition}:{offset}"
@@ -84,7 +84,7 @@ def _attempts(headers: HeaderMap) -> int | None:
 
 
 def _parse_number(value: bytes, *, size: int) -> int | None:
-    """Parse a header's big-endian number, or digits written by hand."""
+    """Parse a Spring Kafka header's big-endian number, or digits written by hand."""
     if len(value) == size:
         number = int.from_bytes(value, "big", signed=True)
         return number if number >= 0 else None

@@ -14,9 +14,10 @@ CAME_FROM = "sqs:DeadLetterQueueSourceArn"
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read from SQS' header that a message was received too often, not deleted.
+    """Read a dead letter's story from SQS' header of the queue that it came from.
 
-    That is SQS' only cause of a dead letter. Empty without the header.
+    It was received too often, not deleted: SQS' only cause of a dead letter. Empty
+    without the header.
     """
     source = headers.text(CAME_FROM.lower())
     if not source:

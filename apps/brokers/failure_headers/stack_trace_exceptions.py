@@ -13,7 +13,10 @@ _NAME = re.compile(r"(?<![\w.$])[\w.$+`]+")
 
 
 def java(stack: str) -> Iterator[tuple[str, str]]:
-    """Yield type and message of each exception in a Java stack, outermost first."""
+    """Yield type and message of each exception in a header's Java stack.
+
+    The outermost one comes first.
+    """
     for number, line in enumerate(stack[:_LIMIT].splitlines()):
         if number == 0 or line.startswith("Caused by: "):
             match = _JAVA.fullmatch(line.rstrip())

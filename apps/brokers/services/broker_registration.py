@@ -196,7 +196,7 @@ def _check_name(name: str) -> None:
 
 
 def _storable_url(url: str) -> str:
-    """Return the form to store of an address that a person entered."""
+    """Return the form to store of a broker's address that a person entered."""
     if len(url) > URL_LIMIT or not url.isprintable():
         raise Invalid("url", f"give at most {URL_LIMIT} characters that can be seen.")
     if url.startswith(sealed_addresses.SEALED):

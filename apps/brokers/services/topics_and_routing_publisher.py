@@ -396,7 +396,7 @@ class RoutingPublisher:
         return [answers[index] for index in range(len(messages))]
 
     def _publish(self, broker: Broker, batch: list[Outbound]) -> list[PublishOutcome]:
-        """Publish messages to one broker; its error becomes each message's outcome."""
+        """Publish routed messages to one broker; its error becomes their outcome."""
         try:
             if broker.pk not in self._publishers:
                 adapter = adapters.adapter(broker.kind)
@@ -418,12 +418,12 @@ class RoutingPublisher:
 
 
 def _refused_outcome(reason: str) -> PublishOutcome:
-    """Return the outcome of a message that cannot be sent."""
+    """Return the outcome of a routed message that its broker or adapter refused."""
     return PublishOutcome(kind=OutcomeKind.REFUSED, detail=reason)
 
 
 def _outbound(message: RoutedMessage) -> Outbound:
-    """Address a message to its queue or topic, by the broker's name for it."""
+    """Convert a routed message for its broker, addressed to its queue or its topic."""
     return Outbound(
         topic=message.queue or message.topic.native_name,
         body=message.body,

@@ -67,7 +67,10 @@ class RabbitConsumption:
 
     @property
     def longest_held(self) -> float:
-        """Return for how many seconds the oldest unsettled delivery waits."""
+        """Return the age of RabbitMQ's oldest unsettled delivery to us, in seconds.
+
+        0 without one.
+        """
         oldest = next(iter(self._unsettled.values()), None)
         return time.monotonic() - oldest[1] if oldest else 0.0
 
@@ -115,7 +118,7 @@ class RabbitConsumption:
         self._wire.close()
 
     def _take(self, *, wait: float) -> RabbitArrival | None:
-        """Return the next delivery within so many seconds, else None."""
+        """Return RabbitMQ's next delivery within so many seconds, else None."""
         until = time.monotonic() + wait
         while True:
             remaining = max(0.0, until - time.monotonic())
@@ -131,7 +134,7 @@ class RabbitConsumption:
                 )
 
     def _note_unsettled(self, delivery: Any) -> None:
-        """Note when a delivery came, and to which consumer."""
+        """Note when RabbitMQ's delivery came, and to which consumer of our reader."""
         holder = delivery.consumer_tag, time.monotonic()
         self._unsettled[delivery.delivery_tag] = holder
 
@@ -161,7 +164,7 @@ class RabbitConsumption:
         self._consumer, self._bound = "", 0
 
     def _sync(self) -> None:
-        """Wait until the queue handled all calls, and its deliveries arrived.
+        """Wait until RabbitMQ's queue handled our calls, and its deliveries arrived.
 
         The queue answers after its deliveries to the channel, and the channel answers
         after it passed these on to us.
@@ -172,7 +175,7 @@ class RabbitConsumption:
         self._wire.answer(spec.Basic.QosOk)
 
     def _first_of_all(self, open_tags: set[int]) -> list[int]:
-        """Return the oldest delivery tag that one acknowledgement can settle."""
+        """List the oldest delivery tags, which one acknowledgement settles together."""
         first = list[int]()
         for tag in self._unsettled:
             if tag not in open_tags:
@@ -269,7 +272,7 @@ class RabbitDeadLetterReader:
         self._deliveries.close()
 
     def _read_batch(self, limit: int, wait: float) -> list[DeadLetter]:
-        """Read dead letters until they are enough, or the queue is empty."""
+        """Read RabbitMQ's dead letters until they are enough, or the queue is empty."""
         consumption = self._open_consumption()
         letters, size = list[DeadLetter](), 0
         while len(letters) < limit and size < BATCH_BYTES:
@@ -319,7 +322,7 @@ class RabbitDeadLetterReader:
         ]
 
     def _letter(self, arrival: RabbitArrival, epoch: str) -> DeadLetter:
-        """Decode a delivery as a dead letter."""
+        """Decode a delivery of RabbitMQ as a dead letter."""
         headers = properties.decode(arrival.properties)
         death = latest_death(headers)
         return DeadLetter(

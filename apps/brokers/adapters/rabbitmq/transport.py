@@ -98,7 +98,7 @@ class RabbitLink:
         return self._unwritten != before
 
     def _receive(self) -> bytes:
-        """Receive the bytes that are there, b"" for none; raise MaybeSent at end."""
+        """Receive what RabbitMQ sent by now, b"" for none; raise MaybeSent at end."""
         try:
             data = self._socket.recv(CHUNK)
         except _NOT_NOW:
@@ -112,7 +112,7 @@ class RabbitLink:
         return data
 
     def _wait(self, seconds: float) -> None:
-        """Wait until the socket can send or receive, or so many seconds."""
+        """Block until RabbitMQ's socket can send or receive, or for so many seconds."""
         events = select.POLLIN | (select.POLLOUT if self._out else 0)
         self._poll.register(self._socket, events)
         self._poll.poll(seconds * 1000)

@@ -119,7 +119,7 @@ class RedisDeadLettering:
         return True
 
     def _settle_trimmed(self, pending: _Pending) -> None:
-        """Settle a message whose bytes the stream no longer has, and log that."""
+        """Settle an exhausted message that Redis' stream trimmed, and log that."""
         stream, bookmark = self._settings.stream, text(pending.bookmark)
         what = (
             "%s of %s was trimmed before it could be dead-lettered: its bytes are gone"
@@ -145,7 +145,7 @@ class _Pending:
 
 
 def _story_headers(pending: _Pending, *, now: datetime) -> Fields:
-    """Write the headers that say why a message is in the dead-letter queue."""
+    """Write the headers that say why Redis' adapter dead-letters a message."""
     return vocabulary.exhausted(
         bookmark=pending.bookmark,
         consumer_group=pending.group,

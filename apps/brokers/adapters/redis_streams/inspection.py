@@ -72,7 +72,7 @@ class RedisTopicAdmin:
     def _position(
         self, group: Mapping[str, Any], head: bytes, *, now: datetime
     ) -> ConsumerPosition:
-        """Build the position of a consumer group, with its lag and pending."""
+        """Build the position of a Redis consumer group, with its lag and pending."""
         last = group["last-delivered-id"]
         oldest, consumers = self._details(group["name"])
         return ConsumerPosition(

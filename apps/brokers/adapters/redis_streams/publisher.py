@@ -61,7 +61,7 @@ class RedisPublisher:
         return [b"XADD", key(message.topic), b"*", *flat]
 
     def _send(self, commands: Sequence[Command]) -> list[PublishOutcome]:
-        """Send the commands to Redis; raise NotSent if it takes none of them now."""
+        """Send Redis the XADDs, return outcomes; raise NotSent if it takes none now."""
         replies = self._wire.pipeline(commands) if commands else []
         if replies and all(is_passing(reply) for reply in replies):
             raise NotSent(f"Redis takes no message now: {reason_of(replies[0])}")

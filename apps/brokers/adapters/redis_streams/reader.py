@@ -88,10 +88,10 @@ class RedisDeadLetterReader:
             self._wire.checked(reply, command=("XDEL", self._queue))
 
     def extend(self, handles: Sequence[str]) -> None:
-        """Do nothing: no timeout ends, other readers never see these dead letters."""
+        """Do nothing: Redis has no timeout here, no other reader sees these letters."""
 
     def release(self, handles: Sequence[str]) -> None:
-        """Do nothing: dead letters stay in the queue, a new reader begins with them."""
+        """Do nothing: letters stay in Redis' queue, a new reader begins with them."""
 
     def dead_letter_exhausted(self) -> int:
         """Move the topic's exhausted messages to the dead-letter queue; count them."""
@@ -105,7 +105,7 @@ class RedisDeadLetterReader:
         self._wire.close()
 
     def _read_batch(self, limit: int, wait: float) -> list[DeadLetter]:
-        """Read dead letters until they are enough, or the queue is empty."""
+        """Read Redis' dead letters until they are enough, or the queue is empty."""
         step, size, letters = self._next_step(limit), 0, list[DeadLetter]()
         while len(letters) < limit and size < BATCH_BYTES:
             count = min(step, limit - len(letters))
@@ -119,7 +119,7 @@ class RedisDeadLetterReader:
         return letters
 
     def _next_step(self, limit: int) -> int:
-        """Return how many dead letters of unknown size to ask for at once.
+        """Return how many dead letters of unknown size to ask Redis for at once.
 
         A queue that fits into a batch is read in one go. Entries that were handed out
         before may have killed this process, so they are read one by one.
@@ -148,7 +148,7 @@ class RedisDeadLetterReader:
         return self._read_once(count, wait)
 
     def _read_once(self, count: int, wait: float) -> list[RedisEntry]:
-        """Read entries once as the group's consumer; create the group if missing."""
+        """Read Redis' dead letters once for our group; create the group if missing."""
         block = int(min(wait, BLOCK_SECONDS) * 1000)
         command: list[Argument] = ["XREADGROUP", "GROUP", OWN_GROUP, OWN_CONSUMER]
         command += ["COUNT", count]
@@ -167,7 +167,7 @@ class RedisDeadLetterReader:
         return entries_of(reply[0][1]) if reply else []
 
     def _settle_deleted(self, entries: Sequence[RedisEntry]) -> None:
-        """Settle entries of the queue that others deleted, and log them."""
+        """Settle dead letters that others deleted from Redis' queue, and log them."""
         if entries:
             what = "%d dead letters of %s were removed by others before we read them"
             _LOG.warning(what, len(entries), text(self._queue))

@@ -99,7 +99,7 @@ class RedisWire:
         )
 
     def pipeline(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands to Redis at once; return a raw reply for each, in order.
+        """Send a Redis broker commands at once; return a raw reply for each, in order.
 
         An error reply is returned as `ResponseError`, a reply that never came as
         `MaybeSent`. Raises `NotSent` when there was no connection to send on.
@@ -118,7 +118,7 @@ class RedisWire:
         return replies
 
     def call(self, *command: Argument) -> Any:
-        """Return Redis' raw reply to a call; raise `RedisRejected` or `Unavailable`."""
+        """Return a Redis broker's raw reply; raise `RedisRejected` or `Unavailable`."""
         (reply,) = self.pipeline([command])
         return self.checked(reply, command=command)
 

@@ -43,7 +43,7 @@ class SqsTopicAdmin:
         return []
 
     def depth(self) -> int | None:
-        """Count the dead-letter queue, also the hidden and delayed messages."""
+        """Count SQS' dead-letter queue, also the hidden and delayed messages."""
         self._queue = self._queue or dead_letter_queue_of(self._wire, self._settings)
         return _depth(self._wire.attributes(self._queue.name, *DEPTHS))
 

@@ -218,7 +218,7 @@ def _valid_token(text: str) -> str:
 
 
 def _is_fifo(message: Outbound) -> bool:
-    """Tell whether a message goes to a FIFO queue."""
+    """Tell whether an SQS broker's message goes to a FIFO queue."""
     return message.topic.endswith(FIFO)
 
 
@@ -237,12 +237,12 @@ def _decode_unchanged(value: bytes) -> str | None:
 
 
 def _encode_text(text: str) -> bytes:
-    """Encode text of SQS as the bytes of a header."""
+    """Encode any text that SQS handed out as UTF-8 bytes."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def _decode_base64(body: bytes) -> bytes | None:
-    """Reverse the base64 of `entry_of`; None for a body that it never writes."""
+    """Decode an SQS body that `entry_of` put in base64; None if it never writes it."""
     try:
         decoded = base64.b64decode(body, validate=True)
     except binascii.Error:
@@ -269,7 +269,7 @@ def _attribute_to_wire(kind: str, value: bytes) -> dict[str, Any]:
 def _other_headers(
     system: Mapping[str, str], attributes: Mapping[str, Attribute]
 ) -> list[Header]:
-    """Return as headers what a received message has beside body and attributes."""
+    """Return as headers what a message of SQS has beside body and attributes."""
     types = {n: kind for n, (kind, _) in attributes.items() if kind != "String"}
     headers = [
         (TYPES, json.dumps(types, separators=(",", ":")).encode() if types else b""),

@@ -33,7 +33,7 @@ class SqsPublisher:
         self._wire = SqsWire(address)
 
     def publish(self, messages: Sequence[Outbound]) -> list[PublishOutcome]:
-        """Send messages in batches; return outcomes in order."""
+        """Send messages to SQS in batches; return outcomes in order."""
         outcomes: dict[int, PublishOutcome] = {}
         try:
             for topic, parcels in _by_topic(messages, outcomes).items():
@@ -164,7 +164,7 @@ def _kind_of_failure(failed: Mapping[str, Any]) -> OutcomeKind:
 
 
 def _any_sent(outcomes: Mapping[int, PublishOutcome]) -> bool:
-    """Tell whether any message was sent, or may have been."""
+    """Tell whether SQS took any message of this publish, or may have taken one."""
     surely_not = (OutcomeKind.REFUSED, OutcomeKind.UNSENT)
     return any(one.kind not in surely_not for one in outcomes.values())
 
@@ -172,7 +172,7 @@ def _any_sent(outcomes: Mapping[int, PublishOutcome]) -> bool:
 def _is_held_up(
     topic: str, call: Sequence[_Parcel], outcomes: Mapping[int, PublishOutcome]
 ) -> bool:
-    """Tell whether later messages of a FIFO queue would overtake one to send again."""
+    """Tell whether a FIFO queue's later messages must wait for one to be sent again."""
     became = (outcomes.get(parcel.index) for parcel in call)
     comes_again = any(one and one.kind in _COMES_AGAIN for one in became)
     return comes_again and topic.endswith(FIFO)
@@ -181,7 +181,7 @@ def _is_held_up(
 def _leave_unsent(
     indexes: Sequence[int], outcomes: dict[int, PublishOutcome], *, reason: str
 ) -> None:
-    """Set to unsent the messages that have no outcome."""
+    """Set to unsent the messages for SQS that have no outcome."""
     for index in indexes:
         outcomes.setdefault(
             index, PublishOutcome(kind=OutcomeKind.UNSENT, detail=reason)

@@ -49,7 +49,7 @@ class SqsDeadLetterReader:
         self._strangers: set[str] = set()
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
-        """Return the next dead letters, hidden; wait `wait` seconds for the first."""
+        """Return SQS' next dead letters, hidden; wait `wait` seconds for the first."""
         try:
             return self._read_batch(limit, wait)
         except Unavailable:
@@ -61,7 +61,7 @@ class SqsDeadLetterReader:
         return []
 
     def acknowledge(self, handles: Sequence[str]) -> None:
-        """Delete these dead letters from their queue."""
+        """Delete these dead letters from their SQS queue."""
         self._settle(handles, "delete_message_batch")
 
     def extend(self, handles: Sequence[str]) -> None:
@@ -71,7 +71,7 @@ class SqsDeadLetterReader:
             pass
 
     def release(self, handles: Sequence[str]) -> None:
-        """Show these dead letters to all readers again at once."""
+        """Show these dead letters of SQS to all readers again at once."""
         self._settle(handles, "change_message_visibility_batch", VisibilityTimeout=0)
 
     def dead_letter_exhausted(self) -> int:
@@ -83,7 +83,7 @@ class SqsDeadLetterReader:
         self._wire.close()
 
     def _read_batch(self, limit: int, wait: float) -> list[DeadLetter]:
-        """Receive dead letters until they are enough; return the new ones."""
+        """Receive SQS' dead letters until they are enough; return the new ones."""
         queue = self._queue = self._queue or dead_letter_queue_of(
             self._wire, self._settings
         )
@@ -188,7 +188,7 @@ class SqsDeadLetterReader:
         return self._wire.call_queue(queue.name, action, Entries=entries)
 
     def _forget(self, bookmark: str) -> None:
-        """Forget the receipt of a dead letter."""
+        """Forget the receipt of a dead letter of SQS."""
         self._receipts.pop(bookmark, None)
         self._handed_out.discard(bookmark)
 
