@@ -31,7 +31,7 @@ def partitions() -> None:
 
 @shared_task(name="apps.capture.tasks.forget_guards")
 def forget_guards() -> None:
-    """Delete the guards of consumer processes that ended."""
+    """Delete the guards of consumer processes that were silent for an hour."""
     guard_heartbeats.prune(now=clock.now())
 
 

@@ -198,7 +198,7 @@ def _remove(topics: TopicQuerySet, previewed_ids: Collection[int] | None) -> lis
 
 
 def _record_relations() -> dict[str, ForeignObjectRel]:
-    """List the database relations to topics that may hold records."""
+    """List the models' relations to topics whose rows may block a topic's removal."""
     # As Django finds them for its own deletions (see django.db.models.deletion).
     fields = Topic._meta.get_fields(include_hidden=True)  # noqa: SLF001
     return {
@@ -230,6 +230,6 @@ def _record_names(topic: Topic, records: Mapping[str, ForeignObjectRel]) -> list
 
 
 def _name_of(relation: ForeignObjectRel) -> str:
-    """Name the kind of record of a database relation, as people read it."""
+    """Name the records of a relation that block a topic's removal, for people."""
     meta = relation.related_model._meta  # noqa: SLF001
     return RECORD_NAMES.get(meta.label, str(meta.verbose_name_plural))

@@ -249,7 +249,7 @@ def _room(row: SkipList, *, now: datetime) -> int:
 
 
 def _minute_of(now: datetime) -> datetime:
-    """Return the start of a moment's minute."""
+    """Return the start of the minute in which new automatic skips are counted."""
     return now.replace(second=0, microsecond=0)
 
 

@@ -91,10 +91,11 @@ SELECT is_failure, nextval(name) FROM (VALUES
 def write(
     cursor: CursorWrapper, occurrences: Sequence[Occurrence], *, now: datetime
 ) -> list[tuple[str, int]]:
-    """Store failures of new messages; return (status, poison id) of each.
+    """Store captured failures, the first of a message without a merge.
 
-    It stores what `merge` would, inside the caller's transaction. Raises IntegrityError
-    where another transaction has inserted one of the messages meanwhile.
+    Returns (status, poison id) of each. It stores what `merge` would, inside the
+    caller's transaction. Raises IntegrityError where another transaction has inserted
+    one of the messages meanwhile.
     """
     first = _first_of_each(occurrences)
     if not first or _may_be_sent(cursor, occurrences):
@@ -190,9 +191,10 @@ def _may_be_sent(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> bo
 def _find_poisons(
     cursor: CursorWrapper, occurrences: Sequence[Occurrence], places: Sequence[int]
 ) -> dict[int, int | None]:
-    """Look up the messages at these places; return the poison id of each known one.
+    """Look up the messages of captured failures at these places in their batch.
 
-    None stands for one that has the same identity, but another body.
+    Returns the poison id of each known one, by place; None stands for one that has the
+    same identity, but another body.
     """
     rows = [occurrences[place] for place in places]
     values = {

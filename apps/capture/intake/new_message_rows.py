@@ -163,7 +163,7 @@ def failure_row(new: NewMessage, now: datetime, day: date) -> Sequence[object]:
 
 
 def delivery_row(new: NewMessage, now: datetime) -> Sequence[object]:
-    """Return the column values that identify a dead letter without a name."""
+    """Return the columns that identify a dead letter without a name, by its digest."""
     o = new.occurrence
     return o.report_id, o.topic_id, o.delivery, now
 

@@ -246,7 +246,7 @@ def _storable_or_none(text: str | None) -> str | None:
 def _redrive_of_token(
     token: str | None, *, topic: Topic, digest: bytes
 ) -> uuid.UUID | None:
-    """Return the redrive that a genuine redrive token names, else None."""
+    """Return the id of the redrive that a genuine redrive token names, else None."""
     if token is None:
         return None
     return redrive_signatures.verified(token, topic=topic.name, digest=digest)

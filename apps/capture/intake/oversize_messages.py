@@ -89,7 +89,7 @@ def _identity(report: FailureReport) -> bytes:
 
 
 def _facts(report: FailureReport, topic: Topic, *, now: datetime) -> dict[str, object]:
-    """Return the values of the row for an oversize message."""
+    """Return the values of the row for an oversize message that a guard reported."""
     body, raised = report.oversize_body, report.exception
     error = f"{raised.type}: {raised.message}" if raised else ""
     return {

@@ -95,7 +95,7 @@ def ids_of(cursor: CursorWrapper, occurrences: Iterable[Occurrence]) -> dict[Key
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """Join the time spans of each problem to one."""
+    """Join a capture's time spans of each problem to one, from first to last."""
     whole: dict[int, Span] = {}
     for problem, first, last in spans:
         span = whole.get(problem)

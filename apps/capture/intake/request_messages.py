@@ -48,7 +48,7 @@ class RequestRefusal:
     reason: str
 
     def story(self, of_headers: Story) -> Story:
-        """Return this refusal of a request as a failure story, as if headers told it.
+        """Return why a lane refused a request as a failure story, as if from headers.
 
         What the headers say beside a failure stays: it is the producer's own.
         """
@@ -92,7 +92,7 @@ def register(take: Take) -> None:
 def take(
     *, topic: Topic, letters: Sequence[DeadLetter], now: datetime
 ) -> list[TakenRequest]:
-    """Store messages as requests to endpoints; return each with its refusal, if any.
+    """Store a lane's messages as requests to endpoints; return each with any refusal.
 
     It uses one transaction, and does not store refused requests. Raises Refused where
     no part of the installation takes requests.
@@ -137,7 +137,10 @@ def _message(letter: DeadLetter, topic: Topic) -> RequestMessage:
 
 
 def _name_of(letter: DeadLetter) -> bytes:
-    """Return a request's lasting name; b"" if nothing names it."""
+    """Return the lasting name of a request that a lane read; b"" if nothing names it.
+
+    That is its name at the broker, or its digest if it has a message id.
+    """
     if letter.bookmark:
         return content_ids.raw(letter.bookmark)
     return digest_of_delivery(letter) if _has_message_id(letter.headers) else b""

@@ -200,7 +200,7 @@ def _answer_of_confirmation(result: ConfirmationResult) -> CaptureAnswer:
 
 
 def _why_too_large(report: FailureReport) -> str:
-    """Return why a message's body cannot be stored, or "" if it can."""
+    """Return why a reported message's body cannot be stored, or "" if it can."""
     if report.oversize_body is not None:
         size = report.oversize_body.size
         return f"the body of {size} bytes was left out"

@@ -38,7 +38,7 @@ _REFERENCES = {"problem_id": "problem_id", "poison_id": "poison.id"}
 
 
 def _names(columns: Iterable[str]) -> str:
-    """List a table's columns for an INSERT; ids come from their sequences."""
+    """List the columns for a captured failure's INSERT; ids come from sequences."""
     return ", ".join(name for name in columns if name != "id")
 
 

@@ -420,7 +420,7 @@ class _Merge:
         return list(self.cursor.fetchall())
 
     def _execute(self, statement: str) -> int:
-        """Execute a statement; return the number of rows that it touched."""
+        """Execute a statement of capture's merge; return how many rows it touched."""
         self.cursor.execute(statement, self.values)
         return int(self.cursor.rowcount)
 
@@ -448,7 +448,7 @@ class _Merge:
         raise RuntimeError("other merges kept taking the same identities")
 
     def _match_letters(self) -> bool:
-        """Match dead letters without a mark to the redrives that they answer."""
+        """Match unmarked dead letters to redrives that they answer; tell if any did."""
         is_any_sent = self._execute(_ANY_UNMARKED) > 0
         self._execute(_BODIES_WITHOUT_REDRIVE)
         sending = sends.without_mark(

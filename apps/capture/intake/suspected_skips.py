@@ -163,7 +163,7 @@ class _DoubtfulSkip:
 
 
 def values(*, now: datetime) -> dict[str, Any]:
-    """Return the query parameters to find a failure's consumer and its skips."""
+    """Return the parameters of capture's SQL on suspected skips and their consumers."""
     return {
         "by_exception": [Cause.FATAL.value, Cause.EXHAUSTED.value],
         "lives_since": now - ALIVE_FOR,
@@ -271,7 +271,10 @@ def end_doubted(
 
 
 def _doubtful_skips(statement: str, params: dict[str, Any]) -> list[_DoubtfulSkip]:
-    """Query automatic skips to end; return each with its poison and consumer."""
+    """Query automatic skips of messages that only one consumer failed on.
+
+    Returns each with its poison and that consumer.
+    """
     with connection.cursor() as cursor:
         cursor.execute(statement, params)
         return [_DoubtfulSkip(*row) for row in cursor.fetchall()]
@@ -295,7 +298,7 @@ def _end_skips(
 
 
 def _contradict(skips: Sequence[_DoubtfulSkip], *, now: datetime) -> None:
-    """Count for each guard the ended skips of messages that it alone failed on.
+    """Add to each guard's row the ended skips of messages that it alone failed on.
 
     Another consumer handled these messages. Each consumer is named in a warning.
     """

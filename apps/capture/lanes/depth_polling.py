@@ -182,7 +182,7 @@ def count_deliveries(*, lane: Lane, delivered: Delivered, now: datetime) -> None
 
 
 def _minute_of(moment: datetime) -> datetime:
-    """Return the start of a moment's minute."""
+    """Return the start of the minute in which a lane counts a topic's deliveries."""
     return moment.replace(second=0, microsecond=0)
 
 

@@ -230,7 +230,7 @@ class Drain:
         *,
         refusals: Mapping[str, RequestRefusal] = NO_REFUSALS,
     ) -> list[CapturedLetter]:
-        """Capture a batch of dead letters; `refusals` maps handles to refusals."""
+        """Capture a batch of letters; `refusals` maps handles to refused requests."""
         return self._halving(letters, partial(self._capture_batch, refusals=refusals))
 
     def _capture_batch(
@@ -387,7 +387,7 @@ class Drain:
 
 
 def _story_of(letter: DeadLetter, refusal: RequestRefusal | None) -> Story | None:
-    """Return the story of a refused request; None for a letter not refused."""
+    """Return the failure story of a letter refused as a request; None for another."""
     if refusal is None:
         return None
     return refusal.story(failure_headers.read(letter.headers))

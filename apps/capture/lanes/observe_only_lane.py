@@ -34,7 +34,7 @@ class Observer:
         self._sampled_at: float | None = None
 
     def close(self) -> None:
-        """Close the monitor's connection to the broker."""
+        """Close the observing lane's connection to the broker."""
         self.monitor.close()
 
     def step(self) -> float:

@@ -59,7 +59,7 @@ class LaneWork(Protocol):
         """Do about a second of the lane's work; return the seconds until the next."""
 
     def close(self) -> None:
-        """Close the connections to the broker."""
+        """Close a lane's connections to its broker."""
 
 
 class PausedLane:
@@ -133,7 +133,7 @@ class LaneRunner:
             self.stop.wait(delay)
 
     def _work_under_lock(self, lane: Lane) -> float:
-        """Work on the lane if no other process does; return seconds to the next try."""
+        """Run a lane if no other process does; return the seconds to the next try."""
         with self.locks.attempt(lane.lock_name) as lock:
             if lock is None:
                 return LOCK_INTERVAL
@@ -194,7 +194,7 @@ def _work_for(lane: Lane, clock: Clock) -> LaneWork:
 
 
 def _settings_of_lane(lane: Lane) -> tuple[object, ...]:
-    """Return what people can set on a lane, its topic and its broker."""
+    """Return what people set on a lane, its topic and broker, to notice changes."""
     lane_fields = (lane.mode, lane.tee_queue, lane.paused)
     topic, broker = lane.topic, lane.topic.broker
     return (*lane_fields, model_to_dict(topic), broker and model_to_dict(broker))
