@@ -26,7 +26,7 @@ Session = psycopg.Connection[Any]
 
 
 def key_of(name: str) -> int:
-    """Map a lock's name to the signed 64-bit number that Postgres locks by."""
+    """Map a Poisonweb lock's name to the signed 64-bit number of a Postgres lock."""
     digest = hashlib.sha256(name.encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 
@@ -96,7 +96,7 @@ class Locks:
             return False
 
     def close(self) -> None:
-        """Release all advisory locks and close their database sessions."""
+        """Release all advisory locks of a Poisonweb process; close their session."""
         with self._mutex:
             if self._session is None:
                 return
@@ -144,7 +144,7 @@ class Locks:
         return bool(row and row[0])
 
     def _close_session(self) -> None:
-        """Close the database session and forget the locks on it."""
+        """Close the session of Poisonweb's advisory locks and forget these locks."""
         session, self._session = self._session, None
         self._names.clear()
         if session is not None:
@@ -153,7 +153,7 @@ class Locks:
 
 @contextmanager
 def attempt(name: str) -> Iterator[Lock | None]:
-    """Acquire an advisory lock on a session of its own; yield None if not free."""
+    """Acquire a Poisonweb lock on a session of its own; yield None if not free."""
     with closing(Locks()) as locks, locks.attempt(name) as lock:
         yield lock
 

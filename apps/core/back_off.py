@@ -8,7 +8,7 @@ MOST_DOUBLINGS = 10
 
 
 def delay(troubles: int, *, base: float, cap: float) -> float:
-    """Draw the random seconds to wait after so many troubles in a row.
+    """Draw the random seconds that Poisonweb waits after so many troubles in a row.
 
     Full jitter with a floor (AWS Architecture Blog: back-off and jitter): clients that
     lost a server at one time must not all retry at one time.

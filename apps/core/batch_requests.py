@@ -39,11 +39,11 @@ class Batch(Generic[Member, Answer]):
 
     @property
     def members(self) -> list[Member]:
-        """Return the batch's members that are not answered yet, in order."""
+        """Return the members of an API request that have no answer yet, in order."""
         return list(self._open.values())
 
     def answer(self, choose: Callable[[Member], Answer | None]) -> None:
-        """Answer those members of a batch for which `choose` returns an answer."""
+        """Answer those members of an API request for which `choose` has an answer."""
         for place, member in list(self._open.items()):
             answer = choose(member)
             if answer is not None:

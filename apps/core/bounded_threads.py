@@ -31,7 +31,7 @@ class BoundedThreads:
         return answer
 
     def _run(self, call: Callable[[], T], answer: Future[T]) -> None:
-        """Run a call, give its result or error to the future, and free the slot."""
+        """Run a server's call that may hang, settle its future, and free its slot."""
         # Who waits may end before the call: its future takes the result nevertheless.
         answer.set_running_or_notify_cancel()
         try:
