@@ -39,7 +39,7 @@ class Lock:
         self._session = session
 
     def lost(self) -> bool:
-        """Tell whether the database session has ended, and the lock with it."""
+        """Tell whether Poisonweb's Postgres session ended, and this lock with it."""
         return self._locks.have_lost(self._session)
 
 

@@ -92,7 +92,7 @@ class RabbitConsumption:
         open_tags = {tag for tag in tags if tag in self._unsettled}
         if not open_tags:
             return
-        together = self._first_of_all(open_tags)
+        together = self._tags_settled_together(open_tags)
         if together:
             self._wire.send(spec.Basic.Ack(together[-1], multiple=True))
         for tag in sorted(open_tags.difference(together)):
@@ -174,7 +174,7 @@ class RabbitConsumption:
         self._wire.answer(spec.Queue.DeclareOk)
         self._wire.answer(spec.Basic.QosOk)
 
-    def _first_of_all(self, open_tags: set[int]) -> list[int]:
+    def _tags_settled_together(self, open_tags: set[int]) -> list[int]:
         """List the oldest delivery tags, which one acknowledgement settles together."""
         first = list[int]()
         for tag in self._unsettled:
