@@ -48,6 +48,8 @@ CHECK_SECONDS = 0.1
 RESTART_SECONDS = 1.0
 UVICORN: dict[str, Any] = {
     "lifespan": "off",
+    # A socket of uvloop cannot be handed over.
+    "loop": "asyncio",
     "access_log": False,
     "server_header": False,
     # Django's settings configure logging.

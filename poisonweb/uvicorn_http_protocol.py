@@ -1,8 +1,7 @@
-"""Uvicorn's HTTP protocol with a time limit for requests, and with forwarding.
+"""The web's HTTP protocol: Uvicorn's, with a time limit for requests and forwarding.
 
-Uvicorn waits for ever for the rest of a request: an incomplete one keeps its connection
-and its memory. Here a request has to arrive whole within a minute. Its answer may take
-longer. And another process may continue a request of which only the head was parsed.
+A request has to arrive whole within a minute; its answer may take longer. And another
+process may continue a request of which only the head was parsed.
 """
 
 from __future__ import annotations
@@ -16,57 +15,43 @@ from h11._state import MIGHT_SWITCH_PROTOCOL
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from poisonweb.client_socket_handover import PartialRequest
+from poisonweb.request_time_limit import TOO_LATE, RequestTimeLimit
 
-SECONDS = 60.0
 # In the last state the request is complete, too: it offers another protocol (such as
 # h2c), which uvicorn does not support.
 WHOLE = frozenset({h11.DONE, h11.MUST_CLOSE, h11.CLOSED, MIGHT_SWITCH_PROTOCOL})
-TOO_LATE = (
-    b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-)
 Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 
 class BoundedH11(H11Protocol):
-    """A connection that closes if a request takes longer than SECONDS to arrive."""
+    """A connection that closes if a request takes longer than a minute to arrive."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._deadline: asyncio.TimerHandle | None = None
+        self._time_limit = RequestTimeLimit(self.loop, self._give_up)
 
     def connection_made(  # type: ignore[override] # as the parent class does
         self, transport: asyncio.Transport
     ) -> None:
         """Start the time limit for the first HTTP request of a new connection."""
         super().connection_made(transport)
-        self._await_request(SECONDS)
+        self._time_limit.start()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the time limit for a request: its connection is lost."""
-        self._stop_waiting()
+        self._time_limit.stop()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
         """Stop the time limit for a request once the request is whole."""
         super().handle_events()
         if self.conn.their_state in WHOLE:
-            self._stop_waiting()
+            self._time_limit.stop()
 
     def on_response_complete(self) -> None:
         """Start the time limit for the connection's next HTTP request."""
-        self._await_request(SECONDS)
+        self._time_limit.start()
         super().on_response_complete()
-
-    def _await_request(self, seconds: float) -> None:
-        """Close the connection unless a request is whole within these seconds."""
-        self._stop_waiting()
-        self._deadline = self.loop.call_later(seconds, self._give_up)
-
-    def _stop_waiting(self) -> None:
-        """Stop the time limit for the next request."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
 
     def _give_up(self) -> None:
         """Answer 408 to a late request unless answered; close the connection."""
@@ -106,16 +91,12 @@ class ForwardingH11(BoundedH11):
             PartialRequest(
                 connection=self.transport.get_extra_info("socket").dup(),
                 data=_head(request) + self.conn.trailing_data[0],
-                seconds_left=self._seconds_left(),
+                seconds_left=self._time_limit.seconds_left(),
             )
         )
         # This closes our copy of the connection; the other process has its own.
         self.transport.close()
         return True
-
-    def _seconds_left(self) -> float:
-        """Return the seconds in which the rest of the request must arrive."""
-        return self._deadline.when() - self.loop.time() if self._deadline else SECONDS
 
 
 class ContinuedH11(BoundedH11):
@@ -130,7 +111,7 @@ class ContinuedH11(BoundedH11):
     ) -> None:
         """Go on with a request handed on: read what the web had received of it."""
         super().connection_made(transport)
-        self._await_request(self._request.seconds_left)
+        self._time_limit.start(self._request.seconds_left)
         self.data_received(self._request.data)
 
 

@@ -116,8 +116,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "tests/dead_code.py:used_names",
         "tests/integration/test_password_guessing_delays.py:algorithm",
     ),
-    "Uvicorn and asyncio call these of protocols": (
-        *("poisonweb/gateway.py:eof_received", "*/gateway.py:send_400_response"),
+    "Uvicorn and asyncio use these of protocols": (
+        "poisonweb/gateway_http_protocol.py:eof_received",
+        "poisonweb/gateway_http_protocol.py:waiting_for_100_continue",
     ),
     "The standard library calls these of servers and parsers": (
         *("*:do_[A-Z]*", "*:log_message", "*:handle_*", "*:daemon_threads"),

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import uvicorn
 
-from poisonweb import uvicorn_http_protocol
+from poisonweb import request_time_limit
+from poisonweb.gateway_http_protocol import GatewayProtocol
 from poisonweb.request_limits import Receive, Scope, Send
+from poisonweb.uvicorn_http_protocol import BoundedH11
 from tests.waiting import wait_until
 
 SECONDS, MINUTE = 0.5, 60.0
@@ -40,7 +42,7 @@ class Application:
         await self.may_answer.wait()
         headers = [(b"content-length", b"2")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b"ok"})
+        await send({"type": "http.response.body", "body": b"ok", "more_body": False})
 
 
 class ClockedServer(uvicorn.Server):
@@ -64,16 +66,18 @@ class ClockedServer(uvicorn.Server):
 
 @pytest.fixture
 def application(monkeypatch: pytest.MonkeyPatch) -> Application:
-    monkeypatch.setattr(uvicorn_http_protocol, "SECONDS", SECONDS)
+    monkeypatch.setattr(request_time_limit, "SECONDS", SECONDS)
     return Application()
 
 
-@pytest.fixture
-def server(application: Application) -> Iterator[ClockedServer]:
+@pytest.fixture(params=[BoundedH11, GatewayProtocol])
+def server(
+    application: Application, request: pytest.FixtureRequest
+) -> Iterator[ClockedServer]:
     config = uvicorn.Config(
         application,
         port=0,
-        http=uvicorn_http_protocol.BoundedH11,
+        http=request.param,
         lifespan="off",
         log_config=None,
         timeout_keep_alive=3_600,
@@ -148,7 +152,7 @@ def test_an_answer_may_take_longer(
     offer: bytes,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(uvicorn_http_protocol, "SECONDS", MINUTE)
+    monkeypatch.setattr(request_time_limit, "SECONDS", MINUTE)
     application.may_answer.clear()
 
     with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
@@ -163,7 +167,7 @@ def test_an_answer_may_take_longer(
 def test_the_second_request_of_a_connection_has_its_own_time(
     server: ClockedServer, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uvicorn_http_protocol, "SECONDS", MINUTE)
+    monkeypatch.setattr(request_time_limit, "SECONDS", MINUTE)
 
     with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
         for _ in range(2):

@@ -1,0 +1,391 @@
+"""What callers of the gateway may send as HTTP, and how its answers are written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+import uvicorn
+
+from poisonweb import gateway_http_protocol
+from poisonweb.gateway_http_protocol import GatewayProtocol
+from tests.waiting import wait_until
+
+HOST = b"Host: x\r\n"
+GET = b"GET /a HTTP/1.1\r\n"
+POST = b"POST /a HTTP/1.1\r\n" + HOST
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+END = b"GET /end HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+class Application:
+    """Stores requests; answers `soon` with the status and headers that a test sets."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.status = HTTPStatus.OK
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.reads_first = True
+        self.has_answered = False
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        request = {
+            "method": scope["method"],
+            "path": scope["raw_path"],
+            "query": scope["query_string"],
+            "headers": scope["state"]["raw_headers"],
+            "body": b"",
+        }
+        if not self.reads_first:
+            self.requests.append(request)
+            await self._answer(send)
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return
+            request["body"] += message["body"]
+            if not message["more_body"]:
+                break
+        if self.reads_first:
+            self.requests.append(request)
+            await self._answer(send)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _answer(self, send: Any) -> None:
+        """Send all of an answer but its end."""
+        await asyncio.to_thread(self.may_answer.wait, 30)
+        start = {"type": "http.response.start", "status": self.status}
+        await send({**start, "headers": self.headers})
+        for piece in (b"so", b"on"):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        self.has_answered = True
+
+
+class Server(uvicorn.Server):
+    """A server for all tests, each with an application of its own."""
+
+    def __init__(self) -> None:
+        config = uvicorn.Config(
+            self._call,
+            http=GatewayProtocol,
+            loop="uvloop",
+            ws="none",
+            interface="asgi3",
+            lifespan="off",
+            log_config=None,
+            server_header=False,
+            date_header=False,
+        )
+        super().__init__(config)
+        self.application = Application()
+
+    async def _call(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.application(scope, receive, send)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[Server, int]]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = Server()
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    wait_until(lambda: server.started)
+    yield server, listener.getsockname()[1]
+    server.should_exit = True
+    thread.join()
+    listener.close()
+
+
+@pytest.fixture
+def application(server: tuple[Server, int]) -> Application:
+    server[0].application = Application()
+    return server[0].application
+
+
+@pytest.fixture
+def port(server: tuple[Server, int]) -> int:
+    return server[1]
+
+
+def exchange(port: int, *pieces: bytes) -> bytes:
+    """Send the pieces, each as a packet of its own; read until the server closes."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        for piece in pieces:
+            line.sendall(piece)
+        while data := line.recv(65536):
+            answer += data
+    return answer
+
+
+REFUSED = {
+    "no HTTP": b"no http\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32),
+    "a method in small letters": b"get /a HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a method that is not registered": b"FROB /a HTTP/1.1\r\n" + HOST + b"\r\n",
+    "no Host": GET + b"\r\n",
+    "two Hosts": GET + HOST + HOST + b"\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "HTTP/0.9": b"GET /a\r\n\r\n",
+    "a blank before the colon": GET + b"Host : x\r\n\r\n",
+    "a NUL in a value": GET + HOST + b"A: b\0c\r\n\r\n",
+    "a lone CR in a value": GET + HOST + b"A: b\rc\r\n\r\n",
+    "a lone LF behind the head": GET + HOST + b"A: b\n\n",
+    "a folded header": GET + HOST + b"A: b\r\n\tX-Evil: c\r\n\r\n",
+    "a fragment and a tab in the target": b"GET /a\t#b HTTP/1.1\r\n" + HOST + b"\r\n",
+    "bytes in the target": b"GET /\xff HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a tunnel to a host": b"CONNECT x:443 HTTP/1.1\r\n" + HOST + b"\r\n",
+    "two lengths": POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "a list of lengths": POST + b"Content-Length: 1, 1\r\n\r\na",
+    "a signed length": POST + b"Content-Length: +1\r\n\r\na",
+    "a length of hexadecimal digits": POST + b"Content-Length: 0x1\r\n\r\na",
+    "a length and chunks": POST + CHUNKED + b"Content-Length: 5\r\n\r\n0\r\n\r\n",
+    "another coding": POST + b"Transfer-Encoding: gzip\r\n\r\n",
+    "a coding before chunks": POST
+    + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "chunks twice": POST + CHUNKED + CHUNKED + b"\r\n0\r\n\r\n",
+    "a blank in the coding": POST + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+    "chunks in HTTP/1.0": b"POST /a HTTP/1.0\r\n" + CHUNKED + b"\r\n0\r\n\r\n",
+    "a chunk of no length": POST + CHUNKED + b"\r\nz\r\n\r\n",
+    "a chunk of negative length": POST + CHUNKED + b"\r\n-1\r\n\r\n",
+    "a chunk that is longer than it says": POST + CHUNKED + b"\r\n1\r\nab\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("request_", REFUSED.values(), ids=list(REFUSED))
+def test_what_is_no_valid_http_is_refused_by_a_problem(
+    application: Application, port: int, request_: bytes
+) -> None:
+    head, _, body = exchange(port, request_).partition(b"\r\n\r\n")
+
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    problem = json.loads(body)
+    assert (problem["status"], problem["title"]) == (400, "Bad Request")
+    assert "registered method in capitals" in problem["detail"]
+    assert application.requests == []
+
+
+@pytest.mark.parametrize(
+    ("beginning", "endless"),
+    [
+        (b"", b"\r\n"),
+        (GET + b"A: ", b"b"),
+        (GET, b"A: b\r\n"),
+        (POST + CHUNKED + b"\r\n1;a=", b"b"),
+        (POST + CHUNKED + b"\r\n1\r\na\r\n0\r\nA: ", b"b"),
+    ],
+    ids=["blank lines", "a header", "headers", "a chunk's extension", "a trailer"],
+)
+def test_what_has_no_end_is_refused(
+    application: Application,
+    port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    beginning: bytes,
+    endless: bytes,
+) -> None:
+    monkeypatch.setattr(gateway_http_protocol, "LINGER_SECONDS", 60.0)
+    megabyte = endless * (2**20 // len(endless))
+
+    answer = exchange(port, beginning + megabyte)
+
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n"), answer[:80]
+    assert application.requests == []
+
+
+def test_a_request_comes_as_it_is(application: Application, port: int) -> None:
+    headers = [
+        (b"hOST", b"x"),
+        (b"X-Twice", b"1"),
+        (b"x-TWICE", b" 2 ".strip()),
+        (b"X-Bytes", b"\xff\xe4"),
+        (b"X-Empty", b""),
+        (b"Connection", b"close"),
+        (b"Content-Length", b"3"),
+    ]
+    lines = b"".join(b"%b: \t%b \t\r\n" % header for header in headers)
+
+    exchange(port, b"PROPFIND //a/%2e?b=#c?d HTTP/1.1\r\n" + lines + b"\r\n", b"a\0b")
+
+    (request,) = application.requests
+    assert request == {
+        "method": "PROPFIND",
+        "path": b"//a/%2e",
+        "query": b"b=#c?d",
+        "headers": headers,
+        "body": b"a\0b",
+    }
+
+
+def test_headers_behind_a_body_are_ignored(application: Application, port: int) -> None:
+    body = b"\r\n3;x=y\r\nabc\r\n0\r\nX-Poisonweb-Key: k\r\n\r\n"
+
+    exchange(port, POST + CHUNKED + body + END)
+
+    first, last = application.requests
+    assert first["headers"] == [(b"Host", b"x"), (b"Transfer-Encoding", b"chunked")]
+    assert (first["body"], last["path"]) == (b"abc", b"/end")
+
+
+def test_a_request_may_come_byte_by_byte(application: Application, port: int) -> None:
+    request = POST + b"Content-Length: 2\r\n\r\nab"
+
+    exchange(port, *(bytes([byte]) for byte in request + END))
+
+    assert [each["body"] for each in application.requests] == [b"ab", b""]
+
+
+def test_an_answer_is_written_as_it_is(application: Application, port: int) -> None:
+    application.headers = [(b"X-CASE", b"\xff"), (b"x-case", b"2"), (b"Empty", b"")]
+
+    answer = exchange(port, END)
+
+    assert answer == (
+        b"HTTP/1.1 200 OK\r\nX-CASE: \xff\r\nx-case: 2\r\nEmpty: \r\n"
+        b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+        b"2\r\nso\r\n2\r\non\r\n0\r\n\r\n"
+    )
+
+
+def test_an_answer_of_known_length_leaves_its_connection_open(
+    application: Application, port: int
+) -> None:
+    application.headers = [(b"Content-Length", b"4")]
+
+    answer = exchange(port, GET + HOST + b"\r\n", END)
+
+    one = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n"
+    assert answer == one + b"\r\nsoon" + one + b"connection: close\r\n\r\nsoon"
+
+
+@pytest.mark.parametrize(
+    ("method", "status"), [(b"HEAD", 200), (b"GET", 204), (b"GET", 304)]
+)
+def test_an_answer_without_a_body_has_none(
+    application: Application, port: int, method: bytes, status: int
+) -> None:
+    application.status = HTTPStatus(status)
+    application.headers = [(b"content-length", b"4")]
+
+    answer = exchange(
+        port,
+        *(request.replace(b"GET", method) for request in (GET + HOST + b"\r\n", END)),
+    )
+
+    heads = answer.split(b"\r\n\r\n")
+    assert [head[:12] for head in heads] == [*[b"HTTP/1.1 %d" % status] * 2, b""]
+
+
+def test_the_end_of_the_connection_ends_an_answer_of_http_1_0(
+    application: Application, port: int
+) -> None:
+    answer = exchange(port, b"GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+
+    assert answer == b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nsoon"
+
+
+def test_a_status_without_a_name_is_passed_on(
+    application: Application, port: int
+) -> None:
+    application.status = 799  # type: ignore[assignment] # a back end may say so
+
+    assert exchange(port, END).startswith(b"HTTP/1.1 799 \r\n")
+
+
+def test_a_request_that_waits_for_permission_gets_it(
+    application: Application, port: int
+) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        line.sendall(POST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        assert line.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        line.sendall(b"ab" + END)
+        while line.recv(65536):
+            pass
+
+    assert [request["body"] for request in application.requests] == [b"ab", b""]
+
+
+def test_a_request_for_another_protocol_is_answered_and_ends_the_connection(
+    application: Application, port: int
+) -> None:
+    offer = b"Connection: upgrade, x\r\nUpgrade: h2c\r\n"
+
+    answer = exchange(port, GET + HOST + offer + b"\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"connection: close\r\n" in answer
+    assert len(application.requests) == 1
+
+
+def test_requests_that_do_not_wait_are_answered_in_their_order(
+    application: Application, port: int
+) -> None:
+    many = b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % n for n in range(2_000))
+
+    answer = exchange(port, many + END)
+
+    paths = [request["path"] for request in application.requests]
+    assert paths == [*(b"/%d" % n for n in range(2_000)), b"/end"]
+    assert answer.count(b"HTTP/1.1 200 OK") == 2_001
+
+
+def test_what_follows_a_request_and_is_no_http_ends_the_connection_behind_its_answer(
+    application: Application, port: int
+) -> None:
+    application.may_answer.clear()
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        line.sendall(GET + HOST + b"\r\n")
+        wait_until(lambda: application.requests)
+        line.sendall(b"no http\r\n\r\n" + END)
+        application.may_answer.set()
+        answer = b""
+        while data := line.recv(65536):
+            answer += data
+
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"connection: close\r\n" in answer
+    assert answer.endswith(b"0\r\n\r\n")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert len(application.requests) == 1
+
+
+def test_a_body_that_is_no_http_is_answered_once(
+    application: Application, port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    application.reads_first = False
+    application.may_answer.clear()
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        line.sendall(POST + CHUNKED + b"\r\n1\r\na\r\n")
+        wait_until(lambda: application.requests)
+        line.sendall(b"no chunk\r\n")
+        answer += line.recv(65536)
+        application.may_answer.set()
+        wait_until(lambda: application.has_answered)
+        while data := line.recv(65536):
+            answer += data
+
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert "Exception in ASGI application" not in caplog.text
+
+
+def test_an_answer_that_is_under_way_gives_no_permission(
+    application: Application, port: int
+) -> None:
+    application.reads_first = False
+
+    answer = exchange(
+        *(port, POST + b"Connection: close\r\nExpect: 100-continue\r\n"),
+        *(b"Content-Length: 2\r\n\r\n", b"ab"),
+    )
+
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.count(b"HTTP/1.1") == 1
