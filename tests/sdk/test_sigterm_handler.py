@@ -40,7 +40,7 @@ def test_listeners_are_called_before_the_former_handler(
     signal.signal(signal.SIGTERM, lambda *_: heard.append("application"))
     sigterm = Sigterm()
     for name in "ab":
-        sigterm.join(lambda name=name: heard.append(name))  # type: ignore[misc]
+        sigterm.add_listener(lambda name=name: heard.append(name))  # type: ignore[misc]
 
     signal.raise_signal(signal.SIGTERM)
 
@@ -50,7 +50,7 @@ def test_listeners_are_called_before_the_former_handler(
 def test_a_later_handler_that_calls_ours_is_called_once(heard: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: heard.append("first"))
     sigterm = Sigterm()
-    sigterm.join(lambda: heard.append("a"))
+    sigterm.add_listener(lambda: heard.append("a"))
     ours = signal.getsignal(signal.SIGTERM)
     assert callable(ours)
 
@@ -70,7 +70,7 @@ def test_a_check_on_another_thread_lets_the_main_thread_set_the_handler(
     heard: list[str],
 ) -> None:
     sigterm = Sigterm()
-    sigterm.join(lambda: heard.append("a"))
+    sigterm.add_listener(lambda: heard.append("a"))
     signal.signal(signal.SIGTERM, lambda *_: heard.append("late"))
 
     thread = threading.Thread(target=sigterm.ensure_handler)
@@ -86,9 +86,9 @@ def test_the_last_listener_that_leaves_restores_the_handlers() -> None:
 
     signal.signal(signal.SIGTERM, application)
     sigterm, tell = Sigterm(), Handler()
-    sigterm.join(tell)  # type: ignore[arg-type] # it is never called
+    sigterm.add_listener(tell)  # type: ignore[arg-type] # it is never called
 
-    sigterm.leave(tell)  # type: ignore[arg-type]
+    sigterm.remove_listener(tell)  # type: ignore[arg-type]
 
     assert signal.getsignal(signal.SIGTERM) is application
     assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
@@ -96,7 +96,7 @@ def test_the_last_listener_that_leaves_restores_the_handlers() -> None:
 
 def test_a_handler_that_is_set_again_and_again_is_left_alone_at_last() -> None:
     sigterm = Sigterm()
-    sigterm.join(lambda: None)
+    sigterm.add_listener(lambda: None)
 
     for _ in range(2 * MOST_TIMES):
         signal.signal(signal.SIGTERM, print)
@@ -168,10 +168,10 @@ def test_sigterm_is_heard_however_many_have_come_and_gone(heard: list[str]) -> N
         heard.append("a")
 
     for _ in range(MOST_TIMES + 1):
-        sigterm.join(tell)
-        sigterm.leave(tell)
+        sigterm.add_listener(tell)
+        sigterm.remove_listener(tell)
     signal.signal(signal.SIGTERM, lambda *_: heard.append("application"))
-    sigterm.join(tell)
+    sigterm.add_listener(tell)
 
     signal.raise_signal(signal.SIGTERM)
 

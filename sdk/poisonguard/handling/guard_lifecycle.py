@@ -188,7 +188,7 @@ class RunningGuard:
 
         Only the main thread can set the handler; other threads ask it to.
         """
-        SIGTERM.join(self.stopping)
+        SIGTERM.add_listener(self.stopping)
 
     def stopping(self) -> None:
         """Note that this process will end, so that no message is charged with that.
@@ -227,7 +227,7 @@ class RunningGuard:
         """Report the guard's last counts, close its parts within `timeout` seconds."""
         atexit.unregister(self.close)
         _live.discard(self)
-        SIGTERM.leave(self.stopping)
+        SIGTERM.remove_listener(self.stopping)
         if self.tick in self._connection.on_tick:
             self._connection.on_tick.remove(self.tick)
             self._upkeep.report_counts()

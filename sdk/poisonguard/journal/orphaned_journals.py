@@ -221,5 +221,5 @@ def _is_alive(owner: Identity, path: Path) -> bool:
         return False
     if kernel_process_facts.started(owner.pid) != owner.started:
         return False
-    mapped = kernel_process_facts.maps(owner.pid, path.name, path.stat().st_ino)
+    mapped = kernel_process_facts.has_mapped(owner.pid, path.name, path.stat().st_ino)
     return owner.pid != os.getpid() if mapped is None else mapped

@@ -52,7 +52,7 @@ def started(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def maps(pid: int, name: str, inode: int) -> bool | None:
+def has_mapped(pid: int, name: str, inode: int) -> bool | None:
     """Tell whether a process has this file in its memory; None when we may not know."""
     try:
         lines = (PROC / str(pid) / "maps").read_text(errors="replace").splitlines()

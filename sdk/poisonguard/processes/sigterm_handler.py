@@ -30,7 +30,7 @@ class Sigterm:
         self._listeners: dict[Callable[[], None], None] = {}
         self._times = 0
 
-    def join(self, tell: Callable[[], None]) -> None:
+    def add_listener(self, tell: Callable[[], None]) -> None:
         """Call `tell` at each SIGTERM, as soon as the handler can be set."""
         self._listeners[tell] = None
         is_free = signal.getsignal(signal.SIGURG) is signal.SIG_DFL
@@ -38,7 +38,7 @@ class Sigterm:
             signal.signal(signal.SIGURG, self._on_wake_signal)
         self.ensure_handler()
 
-    def leave(self, tell: Callable[[], None]) -> None:
+    def remove_listener(self, tell: Callable[[], None]) -> None:
         """Remove a SIGTERM listener; the last one restores the former handlers."""
         self._listeners.pop(tell, None)
         if self._listeners:

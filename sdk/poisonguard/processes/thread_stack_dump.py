@@ -23,7 +23,7 @@ LIMIT = 16_384
 _registered: dict[int, TextIO] = {}
 
 
-def file(folder: Path, owner: Identity) -> Path:
+def stack_file(folder: Path, owner: Identity) -> Path:
     """Return the path of the file for the thread stacks of a process."""
     return folder / f"{owner.pid}-{owner.started}.stacks"
 
@@ -35,7 +35,7 @@ def listen(folder: Path, owner: Identity) -> None:
         return
     if signal.getsignal(SIGNAL) is not signal.SIG_DFL:
         return
-    target = file(folder, owner).open("w", encoding="utf-8")
+    target = stack_file(folder, owner).open("w", encoding="utf-8")
     faulthandler.register(SIGNAL, file=target, all_threads=True)
     _registered.clear()
     _registered[owner.pid] = target
@@ -47,21 +47,23 @@ def unlisten(folder: Path, owner: Identity) -> None:
     if target is not None:
         faulthandler.unregister(SIGNAL)
         target.close()
-        file(folder, owner).unlink(missing_ok=True)
+        stack_file(folder, owner).unlink(missing_ok=True)
 
 
 def dump(folder: Path | None, owner: Identity) -> None:
     """Write all threads' stacks to stderr and, given a folder, to a file."""
     faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
     if folder is not None:
-        with file(folder, owner).open("w", encoding="utf-8") as target:
+        with stack_file(folder, owner).open("w", encoding="utf-8") as target:
             faulthandler.dump_traceback(file=target, all_threads=True)
 
 
 def read(folder: Path, owner: Identity) -> str:
     """Return the thread stacks that a process wrote, "" when there are none."""
     try:
-        with file(folder, owner).open(encoding="utf-8", errors="replace") as source:
+        with stack_file(folder, owner).open(
+            encoding="utf-8", errors="replace"
+        ) as source:
             return source.read(LIMIT)
     except FileNotFoundError:
         return ""
@@ -69,4 +71,4 @@ def read(folder: Path, owner: Identity) -> str:
 
 def remove(folder: Path, owner: Identity) -> None:
     """Delete the file with the thread stacks of a process, if there is one."""
-    file(folder, owner).unlink(missing_ok=True)
+    stack_file(folder, owner).unlink(missing_ok=True)

@@ -249,7 +249,7 @@ class Journals:
 
     def mark_stopping(self, child: Identity) -> None:
         """Mark the child as told to stop: its end charges no message."""
-        for path, _ in self._of_group(child):
+        for path, _ in self._journals_of_running(child):
             _edit(path, journal_binary_format.write_stopping)
 
     def record_end(self, child: Identity, code: int) -> bool:
@@ -269,7 +269,7 @@ class Journals:
         self, child: Identity, detector: HangDetector[SlotKey], seconds: float
     ) -> None:
         """Kill processes that hang at one message, after they wrote their stacks."""
-        journals = dict(self._of_group(child))
+        journals = dict(self._journals_of_running(child))
         slots = [
             ((path, slot), work)
             for path, snapshot in journals.items()
@@ -305,7 +305,9 @@ class Journals:
         _send_signal(owner, signal.SIGKILL)
         log.error("killed process %d, which was here:\n%s", owner.pid, text or "?")
 
-    def _of_group(self, child: Identity) -> Iterator[tuple[Path, JournalSnapshot]]:
+    def _journals_of_running(
+        self, child: Identity
+    ) -> Iterator[tuple[Path, JournalSnapshot]]:
         """Yield the journals of the running child and its forked children."""
         for path, snapshot in self._all():
             owner = snapshot.header.owner
