@@ -86,7 +86,7 @@ def guarded(skips: int, *, reader: Reader | None = None) -> Iterator[Guard]:
 def add(guard: Guard, kind: MatcherKind, value: str, *, number: int) -> None:
     """Put a skip into a guard's skip list, as its connection does."""
     skip = Skip(topic=TOPIC, kind=kind, value=value, id=number)
-    guard.skips.put(skip, now=datetime.now(UTC))
+    guard.skips.put_listed(skip, now=datetime.now(UTC))
 
 
 def by_hand(skipped: set[tuple[str, str, str]]) -> Handle:

@@ -133,9 +133,9 @@ class RecordingSkipList(SkipList):
         )
         self._arrivals = arrivals
 
-    def put(self, skip: Skip, *, now: datetime) -> None:
+    def put_listed(self, skip: Skip, *, now: datetime) -> None:
         before = len(self)
-        super().put(skip, now=now)
+        super().put_listed(skip, now=now)
         if len(self) > before:
             self._arrivals.note()
 
@@ -299,8 +299,8 @@ class Crowd:
 class PrintingSkipList(SkipList):
     """A skip list that prints when a skip takes effect."""
 
-    def put(self, skip: Skip, *, now: datetime) -> None:
-        super().put(skip, now=now)
+    def put_listed(self, skip: Skip, *, now: datetime) -> None:
+        super().put_listed(skip, now=now)
         print_arrival(skip.value)
 
 

@@ -373,7 +373,7 @@ def test_a_stream_gives_events_as_they_come_and_resumes(
 def test_a_stream_ends_when_it_is_cut_by_either_side(
     server: Server, client: Client
 ) -> None:
-    ends = [server.stream.cut, client.cut, server.stop]
+    ends = [server.stream.cut, client.end_streams, server.stop]
     for end in ends:
         with client.stream("/skips/stream", [("topic", "orders")], None) as events:
             next(events)

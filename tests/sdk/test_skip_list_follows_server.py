@@ -61,7 +61,7 @@ def test_each_kind_of_skip_is_in_its_own_mapping(mirror: SkipList) -> None:
             ("rule", rule),
         ]
     ):
-        mirror.put(skip(number, kind=MatcherKind(kind), value=value), now=NOON)
+        mirror.put_listed(skip(number, kind=MatcherKind(kind), value=value), now=NOON)
 
     assert mirror.bookmarks["b"].id == 0
     assert mirror.message_ids["m"].id == 1
@@ -77,7 +77,9 @@ def test_a_list_is_exact_while_no_digest_and_no_rule_is_in_it(mirror: SkipList) 
         ("message_id", "m"),
         ("body_digest", DIGEST),
     ]:
-        mirror.put(skip(len(states), kind=MatcherKind(kind), value=value), now=NOON)
+        mirror.put_listed(
+            skip(len(states), kind=MatcherKind(kind), value=value), now=NOON
+        )
         states.append(mirror.is_exact)
     mirror.remove(3, because="removed")
 
@@ -90,9 +92,9 @@ def test_the_bookmarks_that_are_skipped_are_those_that_are_listed(
     mirror: SkipList,
 ) -> None:
     states = []
-    mirror.put(skip(1, value="a"), now=NOON)
-    mirror.put(skip(2, value="a"), now=NOON)
-    mirror.put(skip(3, value="b"), now=NOON)
+    mirror.put_listed(skip(1, value="a"), now=NOON)
+    mirror.put_listed(skip(2, value="a"), now=NOON)
+    mirror.put_listed(skip(3, value="b"), now=NOON)
     for number in (1, 3, 2):
         states.append((mirror.skipped.copy(), set(mirror.bookmarks)))
         mirror.remove(number, because="removed")
@@ -105,9 +107,9 @@ def test_on_kinds_is_called_when_the_kinds_in_force_change(mirror: SkipList) -> 
     states: list[bool] = []
     mirror.on_kinds.append(lambda: states.append(mirror.is_plain))
 
-    mirror.put(skip(1), now=NOON)
-    mirror.put(skip(2, kind=MatcherKind.MESSAGE_ID, value="m"), now=NOON)
-    mirror.put(skip(3, kind=MatcherKind.BODY_DIGEST, value=DIGEST), now=NOON)
+    mirror.put_listed(skip(1), now=NOON)
+    mirror.put_listed(skip(2, kind=MatcherKind.MESSAGE_ID, value="m"), now=NOON)
+    mirror.put_listed(skip(3, kind=MatcherKind.BODY_DIGEST, value=DIGEST), now=NOON)
     mirror.remove(2, because="removed")
     mirror.remove(3, because="removed")
 
@@ -129,7 +131,7 @@ def test_on_kinds_is_called_when_the_kinds_in_force_change(mirror: SkipList) -> 
 def test_a_skip_applies_to_whom_it_names(
     scope: dict[str, Any], applies: bool, mirror: SkipList
 ) -> None:
-    mirror.put(skip(**scope), now=NOON)
+    mirror.put_listed(skip(**scope), now=NOON)
     mirror.load([skip(**scope)], now=NOON)
 
     assert bool(mirror.bookmarks) is applies
@@ -143,7 +145,7 @@ def test_a_consumer_without_a_version_is_named_by_no_version() -> None:
         tell_applied=lambda *_: None,
     )
 
-    mirror.put(skip(handler_version="2"), now=NOON)
+    mirror.put_listed(skip(handler_version="2"), now=NOON)
 
     assert not mirror.bookmarks
 
@@ -162,11 +164,11 @@ def test_of_two_that_match_the_same_one_stays_when_the_other_goes(
 
 
 def test_a_skip_that_was_changed_is_as_it_is_now(mirror: SkipList) -> None:
-    mirror.put(skip(reason="old"), now=NOON)
-    mirror.put(skip(reason="new"), now=NOON)
+    mirror.put_listed(skip(reason="old"), now=NOON)
+    mirror.put_listed(skip(reason="new"), now=NOON)
     reason = mirror.bookmarks["7-0"].reason
 
-    mirror.put(skip(handler_version="1"), now=NOON)
+    mirror.put_listed(skip(handler_version="1"), now=NOON)
 
     assert reason == "new"
     assert not mirror.bookmarks
@@ -175,8 +177,8 @@ def test_a_skip_that_was_changed_is_as_it_is_now(mirror: SkipList) -> None:
 def test_expired_skips_are_removed_and_no_others(mirror: SkipList) -> None:
     for number in range(10):
         at = NOON + timedelta(minutes=number + 1)
-        mirror.put(skip(number, value=str(number), expires_at=at), now=NOON)
-    mirror.put(skip(99, value="for good"), now=NOON)
+        mirror.put_listed(skip(number, value=str(number), expires_at=at), now=NOON)
+    mirror.put_listed(skip(99, value="for good"), now=NOON)
     mirror.remove(0, because="removed")
 
     mirror.expire(NOON + timedelta(minutes=4))
@@ -189,7 +191,7 @@ def test_expired_skips_are_removed_and_no_others(mirror: SkipList) -> None:
 def test_skips_that_come_and_go_leave_nothing_behind(mirror: SkipList) -> None:
     for number in range(20_000):
         expiry = NOON + timedelta(days=30)
-        mirror.put(skip(number, value=str(number), expires_at=expiry), now=NOON)
+        mirror.put_listed(skip(number, value=str(number), expires_at=expiry), now=NOON)
         mirror.remove(number, because="passed")
 
     assert len(mirror) == 0
@@ -237,7 +239,7 @@ def test_an_own_skip_applies_at_once_and_is_replaced_by_the_servers(
     mirror.add_own(own)
     own_skip = mirror.bookmarks["7-0"]
     mirror.applied(own)
-    mirror.put(skip(5), now=NOON)
+    mirror.put_listed(skip(5), now=NOON)
     mirror.applied(mirror.bookmarks["7-0"])
 
     assert own_skip is own
@@ -325,8 +327,8 @@ def test_counts_of_an_ended_own_skip_are_not_given_to_a_later_skip(
     mirror.add_own(evicted)
     mirror.applied(evicted)
     mirror.add_own(skip(None, value="9-0"))
-    mirror.put(skip(5), now=NOON)
-    mirror.put(skip(6, value="8-0"), now=NOON)
+    mirror.put_listed(skip(5), now=NOON)
+    mirror.put_listed(skip(6, value="8-0"), now=NOON)
 
     assert applied == []
     mirror.applied(own)  # found before the server's took its place
@@ -334,7 +336,7 @@ def test_counts_of_an_ended_own_skip_are_not_given_to_a_later_skip(
 
 
 def test_an_own_skip_is_not_added_where_the_server_has_one(mirror: SkipList) -> None:
-    mirror.put(skip(5), now=NOON)
+    mirror.put_listed(skip(5), now=NOON)
 
     mirror.add_own(skip(None))
     mirror.remove(5, because="removed")
@@ -367,7 +369,7 @@ def test_every_change_and_every_skip_is_a_log_line_and_a_count(
 ) -> None:
     mirror.load([], now=NOON)
     with caplog.at_level(logging.INFO):
-        mirror.put(skip(5, by="user:anna", reason="it kills"), now=NOON)
+        mirror.put_listed(skip(5, by="user:anna", reason="it kills"), now=NOON)
         mirror.applied(mirror.bookmarks["7-0"])
         mirror.remove(5, because="expired")
 

@@ -154,10 +154,10 @@ def test_a_loaded_table_changes_like_skips_added_one_by_one(
     packed, loose = mirror(), mirror()
     packed.load(loaded.values(), now=NOON)
     for number in sorted(loaded):
-        loose.put(loaded[number], now=NOON)
+        loose.put_listed(loaded[number], now=NOON)
     for skip in all_of_it[middle:]:
         for mine in (packed, loose):
-            mine.put(skip, now=NOON)
+            mine.put_listed(skip, now=NOON)
             if skip.reason == "exhausted":
                 mine.remove(_number(skip) // 2, because="removed")
     packed.expire(NOON + timedelta(hours=6))
@@ -180,7 +180,7 @@ def test_skips_from_the_stream_are_packed(
 
     for number in range(200):
         expiry = NOON + timedelta(minutes=number + 1)
-        mine.put(skip(number, expires_at=expiry), now=NOON)
+        mine.put_listed(skip(number, expires_at=expiry), now=NOON)
     for number in range(0, 200, 2):
         mine.remove(number, because="passed")
 
@@ -211,7 +211,7 @@ def test_ids_in_any_order_count_once_and_the_last_counts() -> None:
 def test_a_new_snapshot_logs_only_what_changed() -> None:
     mine = mirror()
     mine.load([skip(1), skip(2), skip(3)], now=NOON)
-    mine.put(skip(4), now=NOON)
+    mine.put_listed(skip(4), now=NOON)
 
     mine.load([skip(1), skip(2, reason="new"), skip(4), skip(5)], now=NOON)
 

@@ -74,7 +74,7 @@ def test_a_skip_of_any_kind_applies_while_it_is_listed(
 
     with guarding(server) as guard:
         outcomes = [[guard.handle(m, handler) for m in messages]]
-        guard.skips.put(skip, now=NOON)
+        guard.skips.put_listed(skip, now=NOON)
         outcomes.append([guard.handle(m, handler) for m in messages])
         guard.skips.remove(1_000, because="removed")
         outcomes.append([guard.handle(m, handler) for m in messages])
@@ -354,7 +354,7 @@ def test_a_rule_added_later_applies() -> None:
 
     value = '{"equals":1,"pointer":"/a"}'
     rule = Skip(topic="orders", kind=MatcherKind.RULE, value=value, id=2)
-    skips.put(rule, now=NOON)
+    skips.put_listed(rule, now=NOON)
     numbers.append(number(one_message))
     skips.remove(2, because="removed")
 

@@ -11,7 +11,10 @@ from poisonguard.errors import Away, Full, Refused
 from poisonguard.handling.guard_components import GuardComponents
 from poisonguard.handling.guard_health import GuardHealth
 from poisonguard.handling.message_steps import play
-from poisonguard.handling.released_messages_to_retry import HandlerNeeded, refuse_to_run
+from poisonguard.handling.released_messages_to_retry import (
+    HandlerNeeded,
+    raise_handler_needed,
+)
 from poisonguard.handling.slow_path import MessageFlow
 
 log = logging.getLogger(__name__)
@@ -86,7 +89,7 @@ class Upkeep:
 
         Another consumer failed on them.
         """
-        doubts = self._skips.doubts()
+        doubts = self._skips.skips_to_check()
         if not doubts:
             return
         recent = set(self._counts.recent)
@@ -137,4 +140,4 @@ class Upkeep:
                     return
                 steps = self._flow.retry_steps(entry)
                 with suppress(HandlerNeeded):
-                    play(steps, refuse_to_run, entry.message, self._leaving)
+                    play(steps, raise_handler_needed, entry.message, self._leaving)

@@ -26,7 +26,7 @@ class HandlerNeeded(BaseException):
     """A retry on the guard's own thread would have to run the handler."""
 
 
-def refuse_to_run(_message: object) -> None:
+def raise_handler_needed(_message: object) -> None:
     """Raise HandlerNeeded in place of a handler: the guard's own thread runs none."""
     raise HandlerNeeded
 

@@ -129,7 +129,7 @@ class Client:
 
         It has the remedy; None when the clocks differ by little or no answer came yet.
         """
-        return self._clock.warning
+        return self._clock.skew_warning
 
     def get(self, path: str, query: Query = ()) -> Any:
         """GET a path of Poisonweb, parse the JSON answer; raise Away or Refused."""
@@ -180,7 +180,7 @@ class Client:
                 self._streams.discard(response)
             response.close()
 
-    def cut(self) -> None:
+    def end_streams(self) -> None:
         """End at once each event stream that this client reads from Poisonweb.
 
         Its reader, on another thread, ends too.
@@ -198,7 +198,7 @@ class Client:
         """
         with self._lock:
             self._closed = True
-        self.cut()
+        self.end_streams()
         self._pool.clear()
 
     def _request(
@@ -287,7 +287,7 @@ class Client:
             before, self._working = self.url, place
             log.warning("%s is away: %s is used from now on", before, self.url)
             # Streams of the other url may never send anything again.
-            self.cut()
+            self.end_streams()
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

@@ -46,10 +46,10 @@ class ServerClock:
         before, self.skew = self.skew, ahead
         self._to_server = here - now + (ahead if abs(ahead) > _SKEW_NOISE else 0.0)
         if abs(self.skew) > SKEW_WARNED >= abs(before or 0.0):
-            log.warning("%s", self.warning)
+            log.warning("%s", self.skew_warning)
 
     @property
-    def warning(self) -> str | None:
+    def skew_warning(self) -> str | None:
         """Describe how far this machine's clock is off the Poisonweb server's.
 
         It has the remedy; None when the clocks differ by little or no answer came yet.

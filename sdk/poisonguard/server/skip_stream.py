@@ -110,7 +110,7 @@ class SkipStream:
             self._stopped = True
             self._generation += 1
             self._changed.notify_all()
-        self._client.cut()
+        self._client.end_streams()
 
     def join_thread(self, timeout: float) -> None:
         """Wait `timeout` seconds at most for the end of the skip stream's thread."""
@@ -122,7 +122,7 @@ class SkipStream:
         with self._changed:
             self._generation += 1
             self._changed.notify_all()
-        self._client.cut()
+        self._client.end_streams()
 
     def _run(self) -> None:
         """Follow the skip stream again and again, with pauses, until `stop`."""
@@ -266,7 +266,7 @@ class SkipStream:
         """Put a skip into its topic's skip lists, which check if it is needed."""
         for doubt in _doubts(data):
             for skip_list in self._lists_of(doubt.skip.topic):
-                skip_list.put(doubt.skip, now=self._client.now())
+                skip_list.put_listed(doubt.skip, now=self._client.now())
                 skip_list.doubt(doubt)
 
     def _note_suspect(self, data: object) -> None:

@@ -43,7 +43,7 @@ class Doubts:
         """Note a new skip, whose message we may have handled, for DOUBT_FOR seconds."""
         self._recent.setdefault(skip_id, doubt)
 
-    def confirm(self, skip_id: int, *, now: float) -> None:
+    def turn_into_new_skip(self, skip_id: int, *, now: float) -> None:
         """Turn a suspect of this guard's list into a new skip to doubt, as of now."""
         suspected = self.suspects.pop(skip_id, None)
         if suspected is not None:

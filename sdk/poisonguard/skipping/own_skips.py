@@ -60,15 +60,15 @@ class OwnSkips:
         return self._own.pop(key).skip, self._applied.pop(key, 0)
 
     @property
-    def surplus(self) -> SkipKey | None:
+    def surplus_key(self) -> SkipKey | None:
         """Return the oldest own skip's key if there is no room for another, or None."""
         return next(iter(self._own)) if len(self._own) >= self._limit else None
 
-    def known_at(self, moment: float) -> list[SkipKey]:
+    def keys_answered_by(self, moment: float) -> list[SkipKey]:
         """List the keys of own skips whose reports the server had answered by then."""
         return [key for key, own in self._own.items() if own.was_known_at(moment)]
 
-    def overdue(self, now: float, *, current_since: float) -> SkipKey | None:
+    def overdue_key(self, now: float, *, current_since: float) -> SkipKey | None:
         """Return the key of an own skip that the server's list has lacked for long.
 
         That is OWN_FOR seconds; None without such a skip.

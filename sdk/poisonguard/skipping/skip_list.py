@@ -106,7 +106,7 @@ class SkipList(SkipLookup):
         with self._writing:
             if self._last(key) is not None:
                 return
-            if (surplus := self._own.surplus) is not None:
+            if (surplus := self._own.surplus_key) is not None:
                 self._drop_own(surplus, "too many")
             self._own.add(key, skip, now=time.monotonic())
             self._put_in(key, skip)
@@ -126,7 +126,7 @@ class SkipList(SkipLookup):
         if listed.id is not None:
             self._tell_applied(listed.id, 1)
 
-    def doubts(self) -> list[Doubt]:
+    def skips_to_check(self) -> list[Doubt]:
         """Return the skips and suspects to end if we have handled their messages."""
         with self._writing:
             return self._doubts.all(now=time.monotonic())
@@ -150,11 +150,11 @@ class SkipList(SkipLookup):
             if self._listed.ref(_id(doubt.skip)) is not None:
                 self._doubts.add(_id(doubt.skip), doubt)
 
-    def put(self, skip: Skip, *, now: datetime) -> None:
+    def put_listed(self, skip: Skip, *, now: datetime) -> None:
         """Add or change a skip from the stream, replacing an equal own skip."""
         with self._writing:
             skip_id = _id(skip)
-            self._doubts.confirm(skip_id, now=time.monotonic())
+            self._doubts.turn_into_new_skip(skip_id, now=time.monotonic())
             existing = self._listed.ref(skip_id)
             if existing is not None and self._listed.skip(existing) == skip:
                 return
@@ -214,7 +214,7 @@ class SkipList(SkipLookup):
             self._change_log.replaced(before, loose, table)
             suspected = {full_key(doubt.skip) for doubt in self.suspects.values()}
             if asked_at is not None:
-                for key in self._own.known_at(asked_at):
+                for key in self._own.keys_answered_by(asked_at):
                     if key not in suspected:
                         self._drop_own(key, LACKING)
         self.touch()
@@ -228,7 +228,7 @@ class SkipList(SkipLookup):
                 self._current_since = now
             self._current_at = now
             self._change_log.is_loaded = True
-            while key := self._own.overdue(now, current_since=self._current_since):
+            while key := self._own.overdue_key(now, current_since=self._current_since):
                 self._drop_own(key, LACKING)
 
     def expire(self, now: datetime) -> None:
