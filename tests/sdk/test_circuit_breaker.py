@@ -29,7 +29,7 @@ class Scene:
         )
 
     def fail(self, times: int) -> list[bool]:
-        return [self.breaker.failed() for _ in range(times)]
+        return [self.breaker.count_failure() for _ in range(times)]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_only_the_last_messages_count() -> None:
     scene.handled = 10_000
 
     failed = 0
-    while not scene.breaker.failed():
+    while not scene.breaker.count_failure():
         failed += 1
         scene.handled += 2
 

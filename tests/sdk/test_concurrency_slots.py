@@ -69,7 +69,7 @@ def test_a_message_that_runs_alone_waits_for_others_and_blocks_new_ones() -> Non
     alone, another = turns.take(alone=suspect), turns.take(alone=other)
     assert alone
     turns.give_back(alone)
-    turns.give_up(suspect)
+    turns.end_turn_alone(suspect)
 
     assert (early, late, another) == (None, None, None)
     assert (shut, gate.is_open) == (False, True)

@@ -135,7 +135,7 @@ class Breaker:
             # Not the first failure's: a clock set back may date a later one before it.
             return min(failure.at for failure in self._failures)
 
-    def failed(self) -> bool:
+    def count_failure(self) -> bool:
         """Count a message that is to be given up; return whether the breaker is open.
 
         While it is open, failures of messages still in flight do not count.
@@ -146,7 +146,7 @@ class Breaker:
             handled = self._handled()
             self._in_a_row = self._in_a_row + 1 if handled == self._handled_then else 1
             self._handled_then = handled
-            self.reason = self._count_failure(handled)
+            self.reason = self._add_failure(handled)
             if self.reason:
                 self._open(self._clock())
             return bool(self.reason)
@@ -180,7 +180,7 @@ class Breaker:
             else:
                 self._open(self._clock())
 
-    def _count_failure(self, handled: int) -> str:
+    def _add_failure(self, handled: int) -> str:
         """Count a failed message; return why it opens the breaker, "" if not."""
         policy = self._policy
         if policy is None:

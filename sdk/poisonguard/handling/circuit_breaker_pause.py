@@ -32,15 +32,15 @@ class GuardPause:
         """Tell whether the guard's pause is over: the breaker is closed."""
         return self._breaker.state is BreakerState.CLOSED
 
-    def begins(self) -> bool:
+    def count_failure(self) -> bool:
         """Count a message that is given up; return whether the guard is paused now."""
-        if not self._breaker.failed():
+        if not self._breaker.count_failure():
             return False
         self._gate.close(_REASON)
         log.error("the guard is paused: %s", self._breaker.reason)
         return True
 
-    def release(self) -> Released:
+    def released_error(self) -> Released:
         """Return the exception that releases a message as the guard is paused.
 
         The message cannot wait on.
@@ -68,7 +68,7 @@ class GuardPause:
         """Wait some seconds with a paused guard's message; release after `until`."""
         remaining = until - time.monotonic()
         if remaining <= 0:
-            raise self.release()
+            raise self.released_error()
         yield from self._waits.pause(facts, min(seconds, remaining))
 
     def probe(

@@ -125,7 +125,7 @@ class Slots:
         """Free the slot of a message that `take` returned."""
         self.free.append(slot)
 
-    def give_up(self, alone: object | None) -> None:
+    def end_turn_alone(self, alone: object | None) -> None:
         """End the turn of a message that had to run alone: others get slots again."""
         with self._lock:
             if alone is not None and self._alone is alone:

@@ -74,11 +74,11 @@ class GivenUpMessages:
     def give_up(self, facts: MessageFacts, cause: Cause, record: Record) -> Steps:
         """Report a message that failed, or release it where the guard pauses."""
         # A requeued message that fails again says nothing about this process.
-        if facts.redrive_id is None and self._pause.begins():
+        if facts.redrive_id is None and self._pause.count_failure():
             if not record.crashes:
                 # When all messages fail, forget their failures: the consumer is sick.
                 self._records.forget(facts)
-            raise self._pause.release()
+            raise self._pause.released_error()
         return (yield from self.report(facts, cause, record))
 
     def report(self, facts: MessageFacts, cause: Cause, record: Record | None) -> Steps:

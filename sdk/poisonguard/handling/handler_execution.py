@@ -43,7 +43,7 @@ class HandlerRuns:
             slot = yield from self._take_slot(facts, alone)
             return (yield from self._run(facts, slot))
         finally:
-            self._slots.give_up(alone)
+            self._slots.end_turn_alone(alone)
 
     def end_failed(
         self, facts: MessageFacts, slot: Slot, error: BaseException

@@ -51,7 +51,7 @@ class _MinuteCounts:
             self.durations[bucket] = self.durations.get(bucket, 0) + number
 
     @property
-    def most(self) -> int:
+    def greatest_count(self) -> int:
         """Return the greatest of a minute's unsent counts, durations included."""
         counts = (self.handled, self.failed, self.skipped, self.retried)
         return max(*counts, *self.durations.values())
@@ -153,7 +153,10 @@ class Counters:
         for (key, minute), counts in before.items():
             hour = minute - minute % _MINUTES_PER_HOUR
             existing = self._counts_by_minute.get((key, hour))
-            fits = existing is None or existing.most + counts.most <= COUNT_LIMIT
+            fits = (
+                existing is None
+                or existing.greatest_count + counts.greatest_count <= COUNT_LIMIT
+            )
             target_minute = hour if fits and minute != now else minute
             self._merge((key, target_minute), counts)
         # Do not try to merge again at every count what cannot be merged further.

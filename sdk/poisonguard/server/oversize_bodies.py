@@ -35,7 +35,7 @@ class Oversize:
         """Tell whether Poisonweb may take a message body of this size."""
         return size < self._end or time.monotonic() >= self._known_until
 
-    def note(self, topic: str, bookmark: str, size: int) -> None:
+    def note_refused_body(self, topic: str, bookmark: str, size: int) -> None:
         """Note the message and size of a report's body that Poisonweb refused."""
         with self._lock:
             if time.monotonic() >= self._known_until:
@@ -54,7 +54,7 @@ class Oversize:
             self._messages.pop(key, None)
         elif answer.get("pointer") == "/body":
             body = report.oversize_body
-            self.note(*key, body.size if body else len(report.body))
+            self.note_refused_body(*key, body.size if body else len(report.body))
 
     def _remember(self, key: tuple[str, str], size: int) -> None:
         """Note the size of a message too large to report; forget the oldest.

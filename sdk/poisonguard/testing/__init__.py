@@ -147,7 +147,7 @@ class FakePoisonweb:
 
         Confirmations of other values are rejected.
         """
-        return self._double.reports.mark()
+        return self._double.reports.new_redrive_header()
 
     @contextmanager
     def away(self) -> Iterator[None]:

@@ -54,7 +54,7 @@ class Reports:
         counters = list(self.counters.values())
         return Counter({name: sum(item[name] for item in counters) for name in names})
 
-    def mark(self) -> str:
+    def new_redrive_header(self) -> str:
         """Create a requeued message's redrive header that the fake server trusts."""
         redrive = f"{uuid.uuid4()}.{uuid.uuid4().hex}"
         self._redrives.add(redrive)
