@@ -175,7 +175,7 @@ class BookmarkStore:
         numbers begin again.
         """
         with self._changed:
-            self._subscriptions[sub_id].ask(resume)
+            self._subscriptions[sub_id].note_delivery_start(resume)
 
     def arrived(self, sub_id: str | None, publisher: str, seq: int | None) -> None:
         """Note an arriving message, settled or not; call it before `is_settled`.

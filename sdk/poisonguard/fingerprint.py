@@ -123,7 +123,7 @@ def body_shape(body: bytes) -> str:
     try:
         # As text: of bytes json.loads guesses encodings that _nesting cannot read.
         text = body.decode("utf-8-sig")
-        value = json.loads(text, parse_int=_scalar, parse_float=_scalar)
+        value = json.loads(text, parse_int=_drop_number, parse_float=_drop_number)
     except ValueError:
         return _first_bytes(body)
     return f"json {_shape(value, SHAPE_DEPTH)}".rstrip()[:SHAPE_LIMIT]
@@ -131,11 +131,15 @@ def body_shape(body: bytes) -> str:
 
 def _of_exception(kind: str, message: str, traceback: str) -> Fingerprint:
     """Fingerprint a failure by its exception's type, message and frames."""
-    return _of_inputs(kind[:TYPE_LIMIT], normalised(message), frames(traceback))
+    return _of_exception_parts(
+        kind[:TYPE_LIMIT], normalised(message), frames(traceback)
+    )
 
 
 @lru_cache(KEPT)
-def _of_inputs(kind: str, message: str, innermost: tuple[str, ...]) -> Fingerprint:
+def _of_exception_parts(
+    kind: str, message: str, innermost: tuple[str, ...]
+) -> Fingerprint:
     """Fingerprint an exception's type, normalised message and innermost frames."""
     full = _clean(kind).removeprefix("builtins.")
     inputs = (full, message, *innermost)
@@ -361,7 +365,7 @@ _MAGIC = (
 )
 
 
-def _scalar(_: str) -> None:
+def _drop_number(_: str) -> None:
     """Return None for a JSON number: a shape has no values, 5,000 digits are no int."""
 
 

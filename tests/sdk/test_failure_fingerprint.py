@@ -400,7 +400,7 @@ def test_what_is_kept_for_the_next_failure_is_bounded() -> None:
 
     assert module._kept_frames.cache_info().currsize == before
     assert module._normalised.cache_info().currsize <= module.KEPT
-    assert module._of_inputs.cache_info().currsize <= module.KEPT
+    assert module._of_exception_parts.cache_info().currsize <= module.KEPT
 
 
 HOSTILE = [

@@ -82,7 +82,7 @@ class BookmarkStore:
     def is_discarded(self, message: Any) -> bool:
         """Tell whether a message was settled before; the AMPS client drops it then."""
         sub_id = message.get_sub_id()
-        self._make_known(sub_id, text_of(message.get_topic))
+        self._open_if_new(sub_id, text_of(message.get_topic))
         places = _places(text_of(message.get_bookmark))
         if len(places) != 1:
             return False
@@ -95,7 +95,7 @@ class BookmarkStore:
         Return its number, or 0.
         """
         sub_id, topic = message.get_sub_id(), text_of(message.get_topic) or None
-        self._make_known(sub_id, topic)
+        self._open_if_new(sub_id, topic)
         places = _places(text_of(message.get_bookmark))
         try:
             for place in places:
@@ -119,7 +119,7 @@ class BookmarkStore:
         for place in _places(bookmark):
             self._positions.persisted(sub_id, *place)
 
-    def _make_known(self, sub_id: str | None, topic: str | None) -> None:
+    def _open_if_new(self, sub_id: str | None, topic: str | None) -> None:
         """Open the position of a subscription begun without `get_most_recent`.
 
         Never raise.

@@ -203,37 +203,37 @@ class PostgresOnce(Once):
         The handler's result is dropped.
         """
         key = self._key(message)
-        with self._claim(key), self._judging() as attempt:
+        with self._claim(key), self._judge_transaction() as attempt:
             manager = self._window.begin()
             if not hasattr(manager, "__enter__"):
                 raise Misconfigured(_KIND.format("one", "with"))
             with manager as handle:
                 connection = self._window.connection_of(handle)
                 cursor = _cursor(connection)
-                attempt.begin(cursor)
+                attempt.refuse_autocommit(cursor)
                 cursor.execute(*self._mark_statement(key))
-                attempt.mark(cursor.fetchone())
+                attempt.read_mark(cursor.fetchone())
                 with self._window.lend(connection):
                     handler(message)
-                attempt.end()
+                attempt.check_still_open()
                 cursor.close()
 
     async def run_async(self, handler: AsyncHandler, message: Any) -> None:
         """Mark a message and await its handler in one transaction, or raise NotRun."""
         key = self._key(message)
-        with self._claim(key), self._judging() as attempt:
+        with self._claim(key), self._judge_transaction() as attempt:
             manager = self._window.begin()
             if not hasattr(manager, "__aenter__"):
                 raise Misconfigured(_KIND.format("an asynchronous one", "async with"))
             async with manager as handle:
                 connection = self._window.connection_of(handle)
                 cursor = _cursor(connection)
-                attempt.begin(cursor)
+                attempt.refuse_autocommit(cursor)
                 await cursor.execute(*self._mark_statement(key))
-                attempt.mark(await cursor.fetchone())
+                attempt.read_mark(await cursor.fetchone())
                 with self._window.lend(connection):
                     await handler(message)
-                attempt.end()
+                attempt.check_still_open()
                 await cursor.close()
 
     def _mark_statement(self, key: bytes | None) -> tuple[str, tuple[object, ...]]:
@@ -246,7 +246,7 @@ class PostgresOnce(Once):
         return MARK, (place, *self._names, key)
 
     @contextmanager
-    def _judging(self) -> Iterator[_Progress]:
+    def _judge_transaction(self) -> Iterator[_Progress]:
         """Judge how the block that marks and handles a message ends.
 
         Yield its progress. Raise Unmarked where the dedupe window fails, and what the
@@ -284,7 +284,7 @@ class PostgresOnce(Once):
         with self._lock:
             return transaction in self._transactions and not self._window.nested
 
-    def copy(self) -> Copy:
+    def count_copy(self) -> Copy:
         """Count a copy of a handled message; return the `Copy` to raise for it."""
         return self._counted_copy()
 
@@ -298,7 +298,7 @@ class _Progress:
         self.transaction: int | None = None
         self.is_done = False
 
-    def begin(self, cursor: Any) -> None:
+    def refuse_autocommit(self, cursor: Any) -> None:
         """Raise Misconfigured if the connection would commit the mark by itself.
 
         The mark says that a message was handled.
@@ -307,7 +307,7 @@ class _Progress:
         if _transaction_status(cursor) == IDLE and cursor.connection.autocommit:
             raise Misconfigured(_AUTOCOMMIT)
 
-    def mark(self, row: object) -> None:
+    def read_mark(self, row: object) -> None:
         """Read the result of marking a message, and note its transaction.
 
         Raise Busy where a copy runs, Copy where one was handled, and Misconfigured
@@ -317,12 +317,12 @@ class _Progress:
         if transaction == NOT_OURS:
             raise Busy
         if transaction == NOT_NEW:
-            raise self._once.copy()
+            raise self._once.count_copy()
         if self._once.is_open_still(transaction):
             raise Misconfigured(_NESTED)
         self.transaction = transaction
 
-    def end(self) -> None:
+    def check_still_open(self) -> None:
         """Raise Misconfigured if the handler's transaction failed or has ended."""
         if _transaction_status(self._cursor) != IN_TRANSACTION:
             raise Misconfigured(

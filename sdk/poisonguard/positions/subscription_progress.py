@@ -226,7 +226,7 @@ class Subscription:
         """Return a publisher's current track; None before its first message."""
         return self.restarts.get(publisher) or self.tracks.get(publisher)
 
-    def ask(self, resume: Resume) -> None:
+    def note_delivery_start(self, resume: Resume) -> None:
         """Note where the broker is asked to begin; forget the last arrivals."""
         positions = resume.positions.items()
         self.delivery_start = {

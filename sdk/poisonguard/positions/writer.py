@@ -58,13 +58,15 @@ class PositionWriter:
 
     def resume(self, sub_id: str, topic: str | None, start: Start) -> Resume:
         """Return where a subscription resumes; open it first where that is needed."""
-        resume = self._resume(sub_id)
+        resume = self._resume_if_open(sub_id)
         if resume is None:
             with self._calling:
-                resume = self._resume(sub_id) or self._open(sub_id, topic, start)
+                resume = self._resume_if_open(sub_id) or self._open(
+                    sub_id, topic, start
+                )
         return resume
 
-    def _resume(self, sub_id: str) -> Resume | None:
+    def _resume_if_open(self, sub_id: str) -> Resume | None:
         """Return where an open subscription resumes; None if it must be opened."""
         with self._changed:
             subscription = self._subscriptions.get(sub_id)

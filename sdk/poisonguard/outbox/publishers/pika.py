@@ -151,7 +151,7 @@ class ConfirmingChannel:
     def _has_failed(self) -> bool:
         return bool(self._error) and not self._is_closing
 
-    def _wake(self) -> None:
+    def _stop_loop_if_done(self) -> None:
         """Stop pika's loop where it has done what it runs for, or has failed."""
         if self._has_failed or self._is_done():
             self._connection.ioloop.stop()
@@ -167,11 +167,11 @@ class ConfirmingChannel:
 
     def _note_ready(self, _frame: Any) -> None:
         self._is_ready = True
-        self._wake()
+        self._stop_loop_if_done()
 
     def _note_end(self, _source: Any, error: Any) -> None:
         self._error = self._error or f"{type(error).__name__}: {error}"
-        self._wake()
+        self._stop_loop_if_done()
 
     def _take_return(
         self, _channel: Any, method: Any, properties_: Any, body: bytes
@@ -203,7 +203,7 @@ class ConfirmingChannel:
         for place in range(0 if frame.method.multiple else last, last + 1):
             if place >= 0 and place not in self._outcomes:
                 self._outcomes[place] = self._outcome(place, is_taken=is_taken)
-        self._wake()
+        self._stop_loop_if_done()
 
     def _outcome(self, place: int, *, is_taken: bool) -> SendOutcome:
         if place in self._returned:

@@ -281,7 +281,7 @@ class Sweeper:
         result = bisect(
             row_ids,
             claim,
-            lambda: _can_claim_behind(session.claims, order, row_ids[-1]),
+            lambda: _try_claims_behind(session.claims, order, row_ids[-1]),
         )
         for row_id, error in result.failed:
             self._record.leave_out(
@@ -352,7 +352,7 @@ class Sweeper:
         self._stage = stage
 
 
-def _can_claim_behind(claims: Claims, order: ClaimOrder, row_id: int) -> bool:
+def _try_claims_behind(claims: Claims, order: ClaimOrder, row_id: int) -> bool:
     """Tell whether, as a trial, any outbox row behind this one can be claimed.
 
     It is given back: earlier ones of its topic and key may have to go before it.
