@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     wished = [check for check in CHECKS if check.name in (options.only or NAMES)]
     check_results = []
-    for check_result in judged(wished, consumer):
+    for check_result in run_checks(wished, consumer):
         check_results.append(check_result)
         if not options.json:
             _print(str(check_result))
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _exit_status(check_results, allow_unchecked=options.allow_unchecked)
 
 
-def judged(checks: Sequence[Check], consumer: Consumer) -> Iterator[CheckResult]:
+def run_checks(checks: Sequence[Check], consumer: Consumer) -> Iterator[CheckResult]:
     """Run conformance checks of a server one by one; yield the result of each.
 
     Once the server is unreachable, yield the rest as not checked.

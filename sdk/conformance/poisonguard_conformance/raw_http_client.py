@@ -61,7 +61,7 @@ class HttpAnswer:
             raise Violated(f"{self.call} answered no JSON: {self.excerpt}") from None
 
     @property
-    def good(self) -> Any:
+    def json_of_success(self) -> Any:
         """Parse the body of the checked server's success answer (200 or 201).
 
         Raise Violated for any other status, or for no JSON.
@@ -70,7 +70,7 @@ class HttpAnswer:
             raise Violated(f"{self.call} answered {self.status}: {self.excerpt}")
         return self.json
 
-    def refused(self, status: HTTPStatus) -> Json:
+    def problem_of_refusal(self, status: HTTPStatus) -> Json:
         """Parse the problem document of the checked server's answer of this status.
 
         Raise Violated for another status or type, or if a member is missing.
@@ -326,7 +326,9 @@ def _read_answer(call: str, response: HTTPResponse) -> HttpAnswer:
         body=response.read(),
     )
     if answer.status == HTTPStatus.FORBIDDEN:
-        raise MissingScope(str(answer.refused(HTTPStatus.FORBIDDEN)["detail"]))
+        raise MissingScope(
+            str(answer.problem_of_refusal(HTTPStatus.FORBIDDEN)["detail"])
+        )
     return answer
 
 

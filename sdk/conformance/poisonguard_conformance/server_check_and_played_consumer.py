@@ -93,7 +93,7 @@ class Consumer:
 
         Raise Violated without a result for each, MissingScope if the topic is refused.
         """
-        answer = self.wire.post(path, {name: list(members)}, **headers).good
+        answer = self.wire.post(path, {name: list(members)}, **headers).json_of_success
         results = answer.get("results") if isinstance(answer, Mapping) else None
         if not isinstance(results, list) or len(results) != len(members):
             result_count = results if results is None else len(results)
@@ -109,7 +109,7 @@ class Consumer:
         It is removed when the check ends.
         """
         request = self.skip(kind=kind, value=value, **changes)
-        skip: Json = self.wire.post("/skips", request).good
+        skip: Json = self.wire.post("/skips", request).json_of_success
         self.skips.append(skip["id"])
         return skip
 
@@ -119,13 +119,17 @@ class Consumer:
         Raise Violated if the server answers otherwise.
         """
         answer = self.wire.delete(f"/skips/{number}", {"reason": "conformance"})
-        expect("the number of the removed skip", answer.good.get("id"), number)
+        expect(
+            "the number of the removed skip", answer.json_of_success.get("id"), number
+        )
         self.skips.remove(number)
 
     def snapshot(self, **query: str) -> Json:
         """Get the checked server's skip list of the played consumer's topic."""
         parameters = {"topic": self.topic, **query}
-        snapshot: Json = self.wire.get("/skips", list(parameters.items())).good
+        snapshot: Json = self.wire.get(
+            "/skips", list(parameters.items())
+        ).json_of_success
         return snapshot
 
     @contextmanager

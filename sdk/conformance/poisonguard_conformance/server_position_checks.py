@@ -154,7 +154,9 @@ def position_rejected(consumer: Consumer) -> None:
 def position_unopened(consumer: Consumer) -> None:
     """Check that a Poisonweb server rejects settling in a position never opened."""
     update = _update(consumer, new_id(), 1, settled=[[0, 1]])
-    answer = consumer.wire.post("/positions/settle", {"updates": [update]}).good
+    answer = consumer.wire.post(
+        "/positions/settle", {"updates": [update]}
+    ).json_of_success
 
     expect("the answer", statuses(answer["results"]), ["rejected"])
 
@@ -208,7 +210,7 @@ def _open(consumer: Consumer, sub_id: str) -> Json:
         "topic": consumer.topic,
         "replays": False,
     }
-    answer: Json = consumer.wire.post("/positions/open", request).good
+    answer: Json = consumer.wire.post("/positions/open", request).json_of_success
     return answer
 
 

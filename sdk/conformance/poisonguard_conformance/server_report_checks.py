@@ -102,7 +102,7 @@ def body(consumer: Consumer) -> None:
     The digest that the server gives is the body's SHA-256.
     """
     [result] = consumer.report(consumer.failure(body=BODY))
-    poison = consumer.wire.get(f"/poisons/{result['poison']}").good
+    poison = consumer.wire.get(f"/poisons/{result['poison']}").json_of_success
     answer = consumer.wire.get(f"/poisons/{result['poison']}/body")
 
     expect("the digest", poison.get("digest"), hashlib.sha256(BODY).hexdigest())
@@ -122,7 +122,9 @@ def hostile_message(consumer: Consumer) -> None:
     [result] = consumer.report(member)
     expect("the answer", result.get("status"), "created")
 
-    names = consumer.wire.get(f"/poisons/{result['poison']}").good.get("header_names")
+    names = consumer.wire.get(f"/poisons/{result['poison']}").json_of_success.get(
+        "header_names"
+    )
     if not isinstance(names, list):
         raise Violated("the detail of a poison has no list of header_names")
     readable = [name for name, _ in HEADERS[:3]]
@@ -198,9 +200,9 @@ def guard_newest(consumer: Consumer) -> None:
 def gzip(consumer: Consumer) -> None:
     """Check that a Poisonweb server takes a gzipped request."""
     member = consumer.failure(body=b"x" * 100_000)
-    results = consumer.wire.post_gzip("/failures", {"failures": [member]}).good[
-        "results"
-    ]
+    results = consumer.wire.post_gzip(
+        "/failures", {"failures": [member]}
+    ).json_of_success["results"]
 
     expect("the answer", statuses(results), ["created"])
 
@@ -220,11 +222,11 @@ def idempotency_key(consumer: Consumer) -> None:
     again = consumer.wire.post("/failures", whole, Idempotency_Key=key)
     other = {"failures": [consumer.failure()]}
 
-    expect("the first answer", statuses(first.good["results"]), ["created"])
-    expect("the second answer", again.good, first.good)
+    expect("the first answer", statuses(first.json_of_success["results"]), ["created"])
+    expect("the second answer", again.json_of_success, first.json_of_success)
     expect("Idempotent-Replayed", again.headers.get("idempotent-replayed"), "true")
     reused = consumer.wire.post("/failures", other, Idempotency_Key=key)
-    reused.refused(HTTPStatus.UNPROCESSABLE_ENTITY)
+    reused.problem_of_refusal(HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 @check(
@@ -237,7 +239,9 @@ def no_json(consumer: Consumer) -> None:
     The answer is a problem document.
     """
     for broken in (b'{"failures": [', b"[]", b'{"failures": 13}'):
-        consumer.wire.post("/failures", broken).refused(HTTPStatus.BAD_REQUEST)
+        consumer.wire.post("/failures", broken).problem_of_refusal(
+            HTTPStatus.BAD_REQUEST
+        )
 
 
 @check(
@@ -250,7 +254,7 @@ def too_many(consumer: Consumer) -> None:
     whole = {"failures": members}
     refused = consumer.wire.post("/failures", whole)
 
-    refused.refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    refused.problem_of_refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     at_limit = consumer.batch("/failures", "failures", *members[1:])
     expect("1,000 empty members", {*statuses(at_limit)}, {"rejected"})
 
@@ -264,7 +268,7 @@ def wrong_key(consumer: Consumer) -> None:
     headers = {"Authorization": "Bearer pw_conformance_nobody_made_this"}
     answer = consumer.wire.send("POST", "/failures", b'{"failures": []}', headers)
 
-    answer.refused(HTTPStatus.UNAUTHORIZED)
+    answer.problem_of_refusal(HTTPStatus.UNAUTHORIZED)
     expect("WWW-Authenticate", answer.headers.get("www-authenticate"), "Bearer")
 
 
@@ -340,7 +344,7 @@ def _report_heartbeat(consumer: Consumer, heartbeat: Json) -> object:
     """
     answer = consumer.wire.post(
         "/counters", {"counters": [], "guards": [heartbeat]}
-    ).good
+    ).json_of_success
     guards = answer.get("guards")
     if not isinstance(guards, list) or len(guards) != 1:
         raise Violated("one member of `guards` did not get one answer in `guards`")

@@ -96,7 +96,7 @@ def skip_refused(consumer: Consumer) -> None:
         answer = consumer.wire.post("/skips", request)
         if answer.status == HTTPStatus.CREATED:
             consumer.skips.append(answer.json["id"])
-        problem = answer.refused(HTTPStatus.UNPROCESSABLE_ENTITY)
+        problem = answer.problem_of_refusal(HTTPStatus.UNPROCESSABLE_ENTITY)
         pointers = [str(error.get("pointer")) for error in problem.get("errors", [])]
         expect("its pointer", [p.startswith("/matcher") for p in pointers], [True])
 
@@ -262,7 +262,7 @@ def skip_expires(consumer: Consumer) -> None:
 
     expires_at = datetime.fromisoformat(str(entry.get("expires_at")))
     expect("when it expires", expires_at, datetime.fromisoformat(until))
-    answer.refused(HTTPStatus.UNPROCESSABLE_ENTITY)
+    answer.problem_of_refusal(HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 @check(
