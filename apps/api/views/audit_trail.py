@@ -29,7 +29,7 @@ class Entries(View):
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        """Refuses a key for some topics only: the trail spans all topics."""
+        """Lists audit entries. A key for some topics only is refused: they span all."""
         window = PageWindow.parse(request, name="audit")
         filters = message_audit_filter.parse(request.query_params.dict())
         page = audit_trail.matching(filters, window, self.principal)
@@ -45,6 +45,9 @@ class Verify(View):
         answer=serializers.Verdict,
     )
     def get(self, _: Request) -> Response:
-        """`first_bad` is the first altered entry; store `head` elsewhere to compare."""
+        """Checks the audit trail; `first_bad` is its first altered entry.
+
+        Store `head` elsewhere to compare.
+        """
         self.principal.require_trail()
         return Response(serializers.Verdict(verification.verify()).data)

@@ -39,7 +39,7 @@ class Brokers(View):
         refusals=[HTTPStatus.BAD_REQUEST],
     )
     def get(self, request: Request) -> Response:
-        """The answer never contains an address, only where it is stored.
+        """Lists brokers. The answer never has an address, only where it is stored.
 
         A key for some topics sees the brokers that carry any of them.
         """
@@ -57,7 +57,7 @@ class Brokers(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """This does not connect to it yet: test it, then discover its topics."""
+        """Adds a broker without connecting: test it, then discover its topics."""
         broker = broker_registration.add(
             **serializers.NewBroker.parse(request.data),
             principal=self.principal,
@@ -95,7 +95,7 @@ class Broker(View):
         refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def patch(self, request: Request, broker_id: int) -> Response:
-        """Members that are left out stay as they are; so does the kind."""
+        """Changes a broker; members left out stay as they are, and so does the kind."""
         change = serializers.BrokerChange.parse(request.data)
         broker = broker_registration.alter(
             broker=brokers.visible(broker_id, self.principal),
@@ -113,7 +113,7 @@ class Broker(View):
         refusals=REFUSED_REMOVAL,
     )
     def delete(self, request: Request, broker_id: int) -> Response:
-        """Removes nothing while any record refers to its topics: the 409 names them."""
+        """Removes a broker, unless records refer to its topics: the 409 names those."""
         removal = serializers.BrokerRemoval.parse(request.data)
         detail = brokers.one(broker_id, self.principal)
         topic_removal.remove_broker(
@@ -135,7 +135,7 @@ class Test(View):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def post(self, _: Request, broker_id: int) -> Response:
-        """It takes 10 s at most, changes nothing, and is a 200 either way."""
+        """Tests a broker for 10 s at most, changes nothing, and is a 200 either way."""
         broker = brokers.visible(broker_id, self.principal)
         reached = ping_and_discovery.reach(broker=broker)
         return Response(serializers.Reached(reached).data)
@@ -159,7 +159,7 @@ class Discover(PostedBySessions):
         refusals=REFUSED_DISCOVERY,
     )
     def get(self, _: Request, broker_id: int) -> Response:
-        """Asks the broker itself, for 30 s at most; 503 when it is away.
+        """Asks a broker for its topics, for 30 s at most; 503 when it is away.
 
         With a session it is a 403: POST instead.
         """
@@ -172,7 +172,7 @@ class Discover(PostedBySessions):
         refusals=REFUSED_DISCOVERY,
     )
     def post(self, _: Request, broker_id: int) -> Response:
-        """Asks the broker itself, for 30 s at most; 503 when it is away."""
+        """Asks a broker for its topics, for 30 s at most; 503 when it is away."""
         return self._discover(broker_id)
 
     def _discover(self, broker_id: int) -> Response:

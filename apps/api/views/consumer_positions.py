@@ -33,7 +33,7 @@ class Positions(View):
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        """Lists consumers that have settled nothing yet, too, without marks."""
+        """Lists positions. One whose consumer has settled nothing yet has no marks."""
         query = serializers.PositionQuery.parse_query(request.query_params)
         window = PageWindow.parse(request, name="positions")
         page, details = consumer_positions.find(window, self.principal, **query)
@@ -53,9 +53,10 @@ class Open(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """Fences the previous holder. Without a sub id, opens all of the client.
+        """Opens positions, and fences their previous holder.
 
-        A position that is named in full, by sub id and topic, is created if missing.
+        Without a sub id, opens all of the client. A position that is named in full, by
+        sub id and topic, is created if missing.
         """
         holder = Holder.parse(members_of(request.data))
         opened = position_opening.open_positions(
@@ -77,7 +78,7 @@ class Settle(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """At most 10,000 in one request; a bad member does not affect the others.
+        """Takes at most 10,000 position updates; a bad one does not affect the others.
 
         Merging is a union, so nothing goes back and no order matters. Numbers are
         sparse: a message is settled as the run from the number after the one received

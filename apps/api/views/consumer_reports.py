@@ -34,7 +34,7 @@ class Failures(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """At most 1,000 in one request; a bad member does not affect the others."""
+        """Takes at most 1,000 failures; a bad member does not affect the others."""
         members = list_of(request.data, "failures")
         return _response(
             capture.capture(members=members, principal=self.principal, now=clock.now())
@@ -54,7 +54,7 @@ class Confirmations(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """Idempotent; an unknown redrive is rejected."""
+        """Confirms redrives, idempotently; an unknown redrive is rejected."""
         members = list_of(request.data, "confirmations")
         return _response(
             capture.confirm(members=members, principal=self.principal, now=clock.now())
@@ -74,7 +74,7 @@ class Counters(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """A (reporter, sequence) counts once, however often it is sent.
+        """Counts messages; a (reporter, sequence) once, however often it is sent.
 
         Guards may send their state with the counts; the newest of each is stored.
         """

@@ -73,7 +73,7 @@ class DeliveryBody(PostedBySessions):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, request: Request, delivery_id: uuid.UUID) -> StreamingHttpResponse:
-        """Sends the body, and audits it. With a session it is a 403: POST instead."""
+        """Sends a delivery's body and audits it. A session gets a 403: POST instead."""
         return self._download(request, delivery_id)
 
     @described(
@@ -83,7 +83,7 @@ class DeliveryBody(PostedBySessions):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def post(self, request: Request, delivery_id: uuid.UUID) -> StreamingHttpResponse:
-        """Sends the body, and writes an audit entry."""
+        """Sends a delivery's body, and writes an audit entry."""
         return self._download(request, delivery_id)
 
     def _download(
@@ -117,7 +117,7 @@ class RetryDeliveries(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """Their plan stays the same. An open breaker still holds them."""
+        """Makes deliveries due. Their plan stays; an open breaker still holds them."""
         ask = serializers.DeliveryDecision.parse(request.data)
         number = delivery_decisions.retry_now(
             **ask, principal=self.principal, now=clock.now()
@@ -138,7 +138,7 @@ class GiveUpDeliveries(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """They go to triage, are dropped, or are forwarded, with the cause `manual`."""
+        """Sends deliveries to triage, drops or forwards them, with cause `manual`."""
         ask = serializers.DeliveryDecision.parse(request.data)
         number = delivery_decisions.give_up(
             **ask, principal=self.principal, now=clock.now()
@@ -159,7 +159,7 @@ class RestoreDeliveries(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """They are due at once, with all of their retries."""
+        """Makes dropped deliveries due at once, with all of their retries."""
         ask = serializers.DeliveryDecision.parse(request.data)
         number = delivery_decisions.restore(
             **ask, principal=self.principal, now=clock.now()

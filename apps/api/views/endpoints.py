@@ -52,7 +52,7 @@ class Endpoints(View):
         refusals=REFUSED_KEY,
     )
     def post(self, request: Request) -> Response:
-        """Also registers its topic `gateway/NAME`, where what is given up is shown.
+        """Adds an endpoint and its topic `gateway/NAME`, which shows what is given up.
 
         The preset `article` tries again 10 times, every 3 s. `async-caller` stores a
         request before any try, waits 100 s for its answer, and tries again for 7 days.
@@ -103,7 +103,7 @@ class Endpoint(View):
         refusals=REFUSED_CHANGE,
     )
     def patch(self, request: Request, endpoint_id: int) -> Response:
-        """Changes all of it or nothing; members that are left out stay as they are."""
+        """Changes an endpoint, all or nothing; members left out stay as they are."""
         change, now = serializers.EndpointChange.parse(request.data), clock.now()
         services.change_endpoint(
             name=endpoints.visible(endpoint_id, self.principal).name,
@@ -122,7 +122,7 @@ class Endpoint(View):
         refusals=REFUSED_CHANGE,
     )
     def delete(self, request: Request, endpoint_id: int) -> Response:
-        """Its topic stays, because its messages do.
+        """Removes an endpoint; its topic stays, because its messages do.
 
         Disable an endpoint that has deliveries, so that their history stays as well.
         """

@@ -61,7 +61,7 @@ class Skips(View):
         refusals=[HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> HttpResponse:
-        """Begin with this, then follow the stream after `<epoch>.<revision>`.
+        """Begin with this skip list, then follow the stream after `<epoch>.<revision>`.
 
         A consumer checks `expires_at` itself. A topic that is not known here yet has an
         empty list. `Accept` of `application/vnd.poisonweb.skips+jsonl` beside JSON
@@ -83,7 +83,7 @@ class Skips(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """Adding the same matcher for the same group and version renews its skip.
+        """Adds a skip; the same matcher for the same group and version renews it.
 
         A rule that matches each of the last 200 messages, or more, is refused unless
         `everything` is true.
@@ -138,7 +138,7 @@ class Skip(View):
         refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def delete(self, request: Request, skip_id: int) -> Response:
-        """Idempotent: a skip that has ended already stays as it is."""
+        """Ends a skip. Idempotent: one that has ended already stays as it is."""
         skip = skip_list_changes.remove(
             skip_id=skip_id,
             **serializers.Unskip.parse(request.data),
@@ -158,7 +158,7 @@ class Applied(View):
         answer=serializers.AppliedAnswers,
     )
     def post(self, request: Request) -> Response:
-        """A member with `report` counts once, however often it is sent."""
+        """Counts how often skips were applied; a member with `report` only once."""
         members = list_of(request.data, "applied")
         batch = Batch(members, parse_applied, shapes.rejected_member)
         counted = applied_skips.count(
@@ -183,7 +183,7 @@ class Stream(View):
         refusals=[HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> StreamingHttpResponse:
-        """Begins after a snapshot, or at the present if `after` is left out.
+        """Streams changes of skips after a snapshot, or from now on without `after`.
 
         - `skip`: a skip with its `revision`; it replaces one of the same id.
         - `suspect`: the same for a message that one consumer failed on and others may

@@ -34,9 +34,10 @@ class Preview(View):
         refusals=[HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def post(self, request: Request) -> Response:
-        """Changes nothing. A preview ends when it is confirmed, or after 15 minutes.
+        """Previews an operation, and changes nothing.
 
-        A 409 says that the key has 200 previews that are not confirmed yet.
+        A preview ends when it is confirmed, or after 15 minutes. A 409 says that the
+        key has 200 previews that are not confirmed yet.
         """
         now = clock.now()
         selection = serializers.Ask.parse(request.data)

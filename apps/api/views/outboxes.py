@@ -92,7 +92,7 @@ class Outbox(View):
         refusals=REFUSED_CHANGE,
     )
     def patch(self, request: Request, outbox_id: int) -> Response:
-        """Changes all of it or nothing; members that are left out stay as they are."""
+        """Changes an outbox, all or nothing; members left out stay as they are."""
         change, now = serializers.OutboxChange.parse(request.data), clock.now()
         services.change_outbox(
             name=outboxes.visible(outbox_id, self.principal).name,
@@ -111,7 +111,7 @@ class Outbox(View):
         refusals=REFUSED_CHANGE,
     )
     def delete(self, request: Request, outbox_id: int) -> Response:
-        """Its topic stays, because its messages do."""
+        """Removes an outbox; its topic stays, because its messages do."""
         removal, now = serializers.OutboxRemoval.parse(request.data), clock.now()
         detail = outboxes.one(outbox_id, self.principal, now=now)
         services.remove_outbox(
@@ -131,7 +131,7 @@ class OutboxRowList(View):
         refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY),
     )
     def get(self, request: Request, outbox_id: int) -> Response:
-        """Reads the producer's database, at most 200 rows, in two seconds."""
+        """Reads at most 200 outbox rows in the producer's database, in two seconds."""
         filters = serializers.RowsQuery.parse_query(request.query_params)
         outbox = outboxes.visible(outbox_id, self.principal)
         hidden = services.hidden_topics(outbox, self.principal)
@@ -155,7 +155,7 @@ class Findings(View):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, _: Request, outbox_id: int) -> Response:
-        """Looks at tables, columns, rights, unique index, trigger and connection."""
+        """Checks an outbox's tables, columns, rights, index, trigger and connection."""
         outbox = outboxes.visible(outbox_id, self.principal)
         answer = table_inspection.findings(
             url=outbox.url,
@@ -176,7 +176,7 @@ class SendRow(View):
         refusals=REFUSED_CHANGE,
     )
     def post(self, request: Request, outbox_id: int, row_id: int) -> Response:
-        """The sweeper sends it, whatever else has its message id; twice is a 409."""
+        """Has an outbox row sent, whatever else has its message id; twice is a 409."""
         outbox = outboxes.visible(outbox_id, self.principal)
         return _decide(row_decisions.send_row, request, self.principal, outbox, row_id)
 
@@ -192,7 +192,7 @@ class DropRow(View):
         refusals=REFUSED_CHANGE,
     )
     def post(self, request: Request, outbox_id: int, row_id: int) -> Response:
-        """It stays in its table, and is not sent; twice is a 409."""
+        """Drops an outbox row: it stays in its table, unsent; twice is a 409."""
         outbox = outboxes.visible(outbox_id, self.principal)
         return _decide(row_decisions.drop_row, request, self.principal, outbox, row_id)
 

@@ -28,7 +28,7 @@ class Problems(View):
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        """The counts include all poisons of a problem, not only the matching ones."""
+        """Lists problems; their counts include all poisons, not only matching ones."""
         window = PageWindow.parse(request, name="problems")
         query = SearchParams.parse_query(request.query_params)
         page, rows = poison_problems.matching(query, window, self.principal)

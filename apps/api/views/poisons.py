@@ -51,7 +51,7 @@ class Poison(View):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, _: Request, poison_id: int) -> Response:
-        """Shows only the names of its headers: values are as secret as the body."""
+        """Shows a poison with its headers' names: values are secret like the body."""
         detail = poisons.one(poison_id, self.principal)
         context = {"now": clock.now()}
         return Response(serializers.PoisonDetail(detail, context=context).data)
@@ -67,7 +67,7 @@ class Body(PostedBySessions):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, request: Request, poison_id: int) -> StreamingHttpResponse:
-        """Sends the body, and audits it. With a session it is a 403: POST instead."""
+        """Sends a poison's body and audits it. A session gets a 403: POST instead."""
         return self._download(request, poison_id)
 
     @described(
@@ -77,7 +77,7 @@ class Body(PostedBySessions):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def post(self, request: Request, poison_id: int) -> StreamingHttpResponse:
-        """Sends the body, and writes an audit entry."""
+        """Sends a poison's body, and writes an audit entry."""
         return self._download(request, poison_id)
 
     def _download(self, request: Request, poison_id: int) -> StreamingHttpResponse:

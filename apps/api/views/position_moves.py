@@ -31,7 +31,7 @@ class Move(View):
     )
     @idempotent
     def post(self, request: Request, position_id: int) -> Response:
-        """The move fences its holder, which resumes at the new place.
+        """Moves a position; this fences its holder, which resumes at the new place.
 
         Refused while the holder has settled within 2 minutes, unless `fence` is true.
         """

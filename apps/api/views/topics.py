@@ -41,7 +41,7 @@ class Topics(View):
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        """A topic that was only reported has no broker; one not drained has no lane."""
+        """Lists topics. One only reported has no broker; one not drained, no lane."""
         query = serializers.TopicsQuery.parse_query(request.query_params)
         window = PageWindow.parse(request, name="topics")
         page, details = topics.find(
@@ -59,7 +59,7 @@ class Topics(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """Without a `mode` it has no lane, and its dead letters stay unread."""
+        """Registers a topic. Without a `mode`, no lane reads its dead letters."""
         now = clock.now()
         topic = topic_registration_and_settings.register(
             change=serializers.NewTopic.parse(request.data),
@@ -79,7 +79,7 @@ class Topics(View):
         refusals=REFUSED_CHANGE,
     )
     def patch(self, request: Request) -> Response:
-        """Changes all of it or nothing; members that are left out stay as they are."""
+        """Changes a topic, all or nothing; members left out stay as they are."""
         now = clock.now()
         topic = topic_registration_and_settings.alter(
             change=serializers.TopicChange.parse(request.data),
@@ -96,7 +96,7 @@ class Topics(View):
         refusals=REFUSED_CHANGE,
     )
     def delete(self, request: Request) -> Response:
-        """Removes the data of its lane too; at its broker nothing is removed."""
+        """Removes a topic and its lane's data; at its broker nothing is removed."""
         removal, now = serializers.TopicRemoval.parse(request.data), clock.now()
         detail = topics.one(removal["name"], self.principal, now=now)
         topic_removal.remove_topics(

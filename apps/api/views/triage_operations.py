@@ -43,7 +43,7 @@ class Operations(View):
         refusals=[HTTPStatus.BAD_REQUEST],
     )
     def get(self, request: Request) -> Response:
-        """A key for some topics sees what was decided under its own patterns."""
+        """Lists operations. A key for some topics sees those under its own patterns."""
         window = PageWindow.parse(request, name="operations")
         page = triage_operations.recent(window, self.principal)
         return list_response(page, serializers.OperationRow(page.rows, many=True).data)
@@ -58,7 +58,7 @@ class Operations(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """A token that was used or has expired is a 409 with a new preview."""
+        """Confirms a preview; a token used or expired is a 409 with a new preview."""
         operation = operation_enqueueing.confirm(
             **serializers.Decision.parse(request.data),
             principal=self.principal,
@@ -92,7 +92,7 @@ class OperationItems(View):
         refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request, operation_id: int) -> Response:
-        """Leaves out items of topics that the key may not see."""
+        """Lists an operation's items, but none of topics that the key may not see."""
         params = serializers.ItemsParams.parse_query(request.query_params)
         page = triage_operations.items(operation_id, self.principal, **params)
         return Response(serializers.OperationItems(page).data)
@@ -133,7 +133,10 @@ class OperationPause(_Control):
     )
     @idempotent
     def post(self, request: Request, operation_id: int) -> Response:
-        """What it holds stays held: it may still be sent. Obeyed within a second."""
+        """Pauses an operation; what it holds stays held: it may still be sent.
+
+        Obeyed within a second.
+        """
         return self.change(request, operation_id)
 
 
@@ -143,7 +146,7 @@ class OperationResume(_Control):
     @_described_control("resumeOperation", "Have a paused operation go on")
     @idempotent
     def post(self, request: Request, operation_id: int) -> Response:
-        """One that its ramp has paused goes on without the ramp."""
+        """Resumes an operation; one that its ramp paused goes on without the ramp."""
         return self.change(request, operation_id)
 
 
@@ -155,7 +158,10 @@ class OperationCancel(_Control):
     )
     @idempotent
     def post(self, request: Request, operation_id: int) -> Response:
-        """What may have been sent is `unknown`, and silent after 10 minutes."""
+        """Cancels an operation.
+
+        What may have been sent is `unknown`, and silent after 10 minutes.
+        """
         return self.change(request, operation_id)
 
 
@@ -196,7 +202,7 @@ class RetryFailed(View):
         ],
     )
     def post(self, request: Request, operation_id: int) -> Response:
-        """Changes nothing: confirm the preview's token to send them."""
+        """Previews an operation's retry; changes nothing: confirm its token to send."""
         now = clock.now()
         operation = operation_enqueueing.preview_retry(
             operation_id=operation_id,
