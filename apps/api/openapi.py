@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
+from inspect import cleandoc
 from typing import Any, TypeVar
 
 from django.conf import settings
@@ -142,7 +143,7 @@ class ScopedSchema(AutoSchema):
             if isinstance(required_scope, Scope)
             else "Any sign-in or key will do."
         )
-        return "\n\n".join(filter(None, [method.__doc__, scope_note]))
+        return "\n\n".join(filter(None, [cleandoc(method.__doc__ or ""), scope_note]))
 
 
 def described(

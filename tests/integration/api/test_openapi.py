@@ -66,6 +66,18 @@ def test_every_call_describes_its_scope_and_its_refusals() -> None:
             assert {"401", "403", "503"} <= call["responses"].keys(), path
 
 
+def test_no_line_of_a_description_is_indented_as_in_its_file() -> None:
+    indented = [
+        line
+        for methods in schema()["paths"].values()
+        for call in methods.values()
+        for line in call["description"].splitlines()
+        if line.startswith("        ")
+    ]
+
+    assert indented == []
+
+
 def test_every_reason_that_a_call_takes_has_the_same_limit() -> None:
     requests = re.findall(r"'requestBody': .*?/schemas/(\w+)'", str(schema()["paths"]))
     shapes = schema()["components"]["schemas"]
