@@ -150,7 +150,7 @@ class Target:
     allowed: frozenset[str] = frozenset()
 
     @classmethod
-    def read(
+    def of_broker(
         cls,
         url: str,
         options: Mapping[str, object],
@@ -242,7 +242,7 @@ class Target:
 
     def _reason_against(self, host_port: HostPort, address: IPAddress) -> str:
         """Return why a network address may not be dialled; "" where it may."""
-        address = innermost(address)
+        address = embedded_ipv4_or_itself(address)
         if self.is_trusted and host_port.host in {
             address.host for address in self.of_address
         }:
@@ -311,7 +311,7 @@ def has_user(url: str) -> bool:
         return False
 
 
-def innermost(address: IPAddress) -> IPAddress:
+def embedded_ipv4_or_itself(address: IPAddress) -> IPAddress:
     """Return the IPv4 address inside an IPv6 one, or else the address itself.
 
     The rules for hosts of brokers and of the gateway's endpoints judge that address.
@@ -325,7 +325,7 @@ def innermost(address: IPAddress) -> IPAddress:
 
 def is_forbidden(address: IPAddress) -> bool:
     """Tell whether no broker may lead to a network address, however it is written."""
-    return any(innermost(address) in network for network in FORBIDDEN)
+    return any(embedded_ipv4_or_itself(address) in network for network in FORBIDDEN)
 
 
 def addresses_of(host: str, *, resolve: bool) -> set[IPAddress]:

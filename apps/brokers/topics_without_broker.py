@@ -19,7 +19,7 @@ Send = Callable[[Sequence["RoutedMessage"]], list[PublishOutcome | None]]
 _senders: list[Send] = []
 
 
-def register(send: Send) -> None:
+def register_sender(send: Send) -> None:
     """Register how a publisher sends messages of topics without a broker, only once."""
     if send not in _senders:
         _senders.append(send)

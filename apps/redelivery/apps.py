@@ -19,10 +19,10 @@ class RedeliveryConfig(AppConfig):
         """
         topics_without_broker = import_module("apps.brokers.topics_without_broker")
         requeues = import_module("apps.redelivery.services.message_requeues")
-        topics_without_broker.register(requeues.send)
+        topics_without_broker.register_sender(requeues.store_as_deliveries)
         request_messages = import_module("apps.capture.intake.request_messages")
         acceptance = import_module("apps.redelivery.topic_requests.delivery_creation")
-        request_messages.register(acceptance.take)
+        request_messages.register(acceptance.store_requests)
         item_kinds = import_module("apps.triage.item_kinds")
         delivery_items = import_module("apps.redelivery.services.delivery_items")
         item_kinds.register(delivery_items.DELIVERIES)

@@ -166,7 +166,9 @@ def test_the_host_of_an_address_in_the_environment_is_not_checked(
     counting_port: CountingPort, resolver: list[Answer]
 ) -> None:
     resolver[:] = [[LOOPBACK]]
-    trusted = Target.read(f"redis://{NAME}:{counting_port.port}", {}, is_trusted=True)
+    trusted = Target.of_broker(
+        f"redis://{NAME}:{counting_port.port}", {}, is_trusted=True
+    )
 
     with override_settings(POISONWEB_LOOPBACK_BROKERS=False):
         trusted.dial(NAME, counting_port.port, seconds=5).close()

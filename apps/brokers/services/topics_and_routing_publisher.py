@@ -304,7 +304,7 @@ def target_of(broker: Broker) -> Target:
     Raises Unavailable without its address.
     """
     url, kind = sealed_addresses.reveal(broker.url), adapters.kind_named(broker.kind)
-    return Target.read(
+    return Target.of_broker(
         url,
         broker.options,
         is_trusted=broker.url.startswith(sealed_addresses.FROM_ENVIRONMENT),

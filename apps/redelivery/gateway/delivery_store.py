@@ -70,7 +70,9 @@ def store_with_breaker(endpoint: Endpoint, new: NewDelivery) -> StoredDelivery:
     return StoredDelivery(delivery=delivery, is_breaker_open=is_open)
 
 
-def may_try(endpoint: Endpoint, order_key: bytes | None, *, is_open: bool) -> str:
+def reason_against_try(
+    endpoint: Endpoint, order_key: bytes | None, *, is_open: bool
+) -> str:
     """Return why an endpoint's back end is not called now (breaker, order), or ""."""
     if order_key is not None:
         earlier = Delivery.objects.filter(

@@ -196,7 +196,7 @@ class FirstTries:
         try:
             return await self._database.run(
                 partial(
-                    delivery_store.may_try,
+                    delivery_store.reason_against_try,
                     call.endpoint,
                     call.order_key,
                     is_open=breaker.is_open,

@@ -26,7 +26,7 @@ from apps.brokers.address_policy import (
     HostPort,
     IPAddress,
     addresses_of,
-    innermost,
+    embedded_ipv4_or_itself,
     is_forbidden,
 )
 from apps.core.bounded_threads import BoundedThreads
@@ -126,7 +126,7 @@ def allowed_addresses(
 
 def reason_against(target: EndpointTarget, address: IPAddress) -> str:
     """Return why the target may not lead to an address; "" where it may."""
-    address = innermost(address)
+    address = embedded_ipv4_or_itself(address)
     if is_forbidden(address) or _is_unassigned(address):
         is_link_local = any(address in network for network in LINK_LOCAL)
         kind = "link-local or cloud metadata" if is_link_local else "reserved"

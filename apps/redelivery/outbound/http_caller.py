@@ -185,7 +185,7 @@ class HttpCaller:
         """
         head = request.head()
         until = asyncio.get_running_loop().time() + seconds
-        async with self._slot(request.target, until) as pool:
+        async with self._connection_slot(request.target, until) as pool:
             connection = pool.take_idle() or await self._dial(request.target, until)
             is_late = False
             try:
@@ -203,7 +203,7 @@ class HttpCaller:
                     pool.take_back(connection)
 
     @asynccontextmanager
-    async def _slot(
+    async def _connection_slot(
         self, target: EndpointTarget, until: float
     ) -> AsyncIterator[_TargetPool]:
         """Wait until a target has a free connection; lend its pool to the block.

@@ -77,7 +77,7 @@ class TopicForwarding:
             )
         )
         sending = self._tools.publishers.start(
-            partial(forwarding_to_topic.publish, batch)
+            partial(forwarding_to_topic.publish_forwards, batch)
         )
         if not batch or sending is None:
             return False

@@ -94,7 +94,7 @@ class CallsUnderWay:
             now=monotonic(),
         )
 
-    def shortage(self) -> tuple[int, int]:
+    def numbers_to_claim(self) -> tuple[int, int]:
         """Return how many deliveries to claim for the endpoint, as two numbers.
 
         The first are for calls that may begin now, the others are claimed ahead.

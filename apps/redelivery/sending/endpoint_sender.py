@@ -180,7 +180,7 @@ class EndpointSender:
         now = self._tools.clock()
         # Results that wait for Postgres are better than what a rescue would assume.
         if _is_past(work.next_claim_end, now) and self._recorder.is_idle:
-            await self._repeat(attempt_results.rescue)
+            await self._repeat(attempt_results.end_orphaned_attempts)
         if _is_past(work.next_due, now):
             self._is_due = True
             await self._end_expired()
@@ -219,9 +219,9 @@ class EndpointSender:
         self._calls.give_back_old()
         if not self._may_claim():
             return
-        await self._gather()
+        await self._await_room()
         async with self._claiming:
-            most, ahead = self._calls.shortage()
+            most, ahead = self._calls.numbers_to_claim()
             if self._is_stopping or not most + ahead:
                 return
             self._is_due, began = False, monotonic()
@@ -249,9 +249,13 @@ class EndpointSender:
             self._is_due = True
 
     def _may_claim(self) -> bool:
-        return self._is_due and self.endpoint.is_enabled and any(self._calls.shortage())
+        return (
+            self._is_due
+            and self.endpoint.is_enabled
+            and any(self._calls.numbers_to_claim())
+        )
 
-    async def _gather(self) -> None:
+    async def _await_room(self) -> None:
         """Wait a moment for half of the endpoint's calls to end.
 
         So one claim serves many. Not where the endpoint has a rate, or where deliveries
@@ -263,7 +267,7 @@ class EndpointSender:
         until = monotonic() + GATHER_SECONDS
         while (
             not self._is_stopping
-            and self._calls.shortage()[1] == 0
+            and self._calls.numbers_to_claim()[1] == 0
             and self._calls.room() < half
             and (seconds := until - monotonic()) > 0
         ):

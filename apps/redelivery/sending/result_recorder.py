@@ -95,14 +95,14 @@ class ResultRecorder:
     async def _record_some(self) -> None:
         """Record a batch of queued results; then give back the uncalled deliveries."""
         if batch := self._waiting[:MOST_AT_ONCE]:
-            await self._do_surely(partial(self._record, batch))
+            await self._retry_while_away(partial(self._record, batch))
             del self._waiting[: len(batch)]
         if uncalled := self._uncalled[:]:
             give_back = partial(delivery_claims.give_back, deliveries=uncalled)
-            await self._do_surely(partial(self._threads.run, give_back))
+            await self._retry_while_away(partial(self._threads.run, give_back))
             del self._uncalled[: len(uncalled)]
 
-    async def _do_surely(self, work: Callable[[], Awaitable[object]]) -> None:
+    async def _retry_while_away(self, work: Callable[[], Awaitable[object]]) -> None:
         """Do database work, again and again while Postgres is away."""
         troubles = 0
         while True:

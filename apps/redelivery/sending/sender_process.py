@@ -27,7 +27,7 @@ from apps.redelivery.sending.shared_sender_resources import SharedSenderResource
 from apps.redelivery.services.pending_sender_work import (
     PendingWork,
     pending_work,
-    send_heartbeat,
+    store_heartbeat,
 )
 from poisonguard.locks.postgres import PostgresLocks
 
@@ -168,7 +168,7 @@ def _read(
     `beat_at` is a time.
     """
     if beat_at is not None:
-        send_heartbeat(endpoint_ids=owned, now=beat_at)
+        store_heartbeat(endpoint_ids=owned, now=beat_at)
     endpoints = Endpoint.objects.select_related(
         "topic", "forward_topic__broker", "forward_endpoint", "response_hook"
     )

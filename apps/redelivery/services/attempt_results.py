@@ -90,7 +90,7 @@ def record(
 
 
 @transaction.atomic
-def rescue(*, endpoint: Endpoint, most: int, now: datetime) -> int:
+def end_orphaned_attempts(*, endpoint: Endpoint, most: int, now: datetime) -> int:
     """End attempts whose claim is over as unknown, for a dead sender; return how many.
 
     What the back end did with them cannot be told: they are tried again only where they
@@ -187,7 +187,7 @@ def _end_attempts(
     for attempt in attempts:
         if attempt.delivery in rest:
             delivery = rest[attempt.delivery]
-            succeeded = _end_claimed(delivery, endpoint, attempt)
+            succeeded = _end_attempt_with_begin(delivery, endpoint, attempt)
             counts += call_counts.counts_of(delivery, succeeded=succeeded)
         else:
             succeeded = results[attempt.delivery].following is None
@@ -198,7 +198,9 @@ def _end_attempts(
     return outcomes
 
 
-def _end_claimed(delivery: Delivery, endpoint: Endpoint, attempt: EndedAttempt) -> bool:
+def _end_attempt_with_begin(
+    delivery: Delivery, endpoint: Endpoint, attempt: EndedAttempt
+) -> bool:
     """End a claimed delivery's attempt, with the time it began if it has one.
 
     That may be later than its claim.

@@ -70,7 +70,7 @@ def next_forwards(*, endpoint: Endpoint, most: int) -> list[Forward]:
     ]
 
 
-def publish(forwards: Sequence[Forward]) -> list[PublishOutcome]:
+def publish_forwards(forwards: Sequence[Forward]) -> list[PublishOutcome]:
     """Publish deliveries to the topics that their endpoints forward to.
 
     Returns an outcome for each, in order; one without a topic is refused.
@@ -104,7 +104,7 @@ def record_forwards(
             delivery.state = DeliveryState.FORWARDED.value
             delivery.finished_at = now
         elif answer.kind is OutcomeKind.REFUSED:
-            _give_back(delivery, endpoint, answer.detail, now=now)
+            _give_to_triage(delivery, endpoint, answer.detail, now=now)
         else:
             log.warning("delivery %s waits to be forwarded: %s", delivery.pk, answer)
             continue
@@ -137,7 +137,7 @@ def _message(delivery: Delivery, endpoint: Endpoint) -> RoutedMessage | None:
     )
 
 
-def _give_back(
+def _give_to_triage(
     delivery: Delivery, endpoint: Endpoint, reason: str, *, now: datetime
 ) -> None:
     """Give to triage what cannot be forwarded, and say why."""

@@ -18,7 +18,9 @@ from apps.redelivery.services.request_acceptance import accept_all
 _CALLER = "system:requeue"
 
 
-def send(messages: Sequence[RoutedMessage]) -> list[PublishOutcome | None]:
+def store_as_deliveries(
+    messages: Sequence[RoutedMessage],
+) -> list[PublishOutcome | None]:
     """Store the messages of endpoints' topics as deliveries; None for the others.
 
     A message that was stored before is a duplicate. One that does not say which request

@@ -47,6 +47,6 @@ def pending_work(*, endpoint_ids: Sequence[int]) -> dict[int, PendingWork]:
         }
 
 
-def send_heartbeat(*, endpoint_ids: Sequence[int], now: datetime) -> None:
+def store_heartbeat(*, endpoint_ids: Sequence[int], now: datetime) -> None:
     """Store the heartbeat of these endpoints' sender."""
     EndpointActivity.objects.filter(endpoint__in=endpoint_ids).update(heard_at=now)

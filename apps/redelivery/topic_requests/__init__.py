@@ -1,4 +1,5 @@
 """Requests that come as messages of a topic: their envelopes, and their acceptance.
 
-`capture.intake.request_messages` says which topics have them, and calls `take`.
+`capture.intake.request_messages` says which topics have them, and calls
+`delivery_creation.store_requests`.
 """

@@ -42,7 +42,7 @@ def caller_of(topic: Topic) -> str:
     return f"topic:{topic.name}"
 
 
-def take(
+def store_requests(
     topic: Topic, messages: Sequence[RequestMessage], now: datetime
 ) -> list[RequestRefusal | None]:
     """Store the requests in these messages, in the transaction of the caller.

@@ -300,7 +300,10 @@ def test_a_sender_that_lost_its_claim_changes_nothing() -> None:
     stock = endpoint(claim_timeout=20.0)
     accept(endpoint=stock, new=request(), now=NOW)
     [frozen] = claim(stock, fence=1)
-    assert attempt_results.rescue(endpoint=stock, most=10, now=later(21)) == 1
+    assert (
+        attempt_results.end_orphaned_attempts(endpoint=stock, most=10, now=later(21))
+        == 1
+    )
     [owned] = claim(stock, fence=2, at=24)
 
     assert not end(stock, frozen, SUCCESS, at=25)
@@ -332,7 +335,10 @@ def test_no_delivery_is_rescued_before_its_claim_ends() -> None:
     accept(endpoint=stock, new=request(), now=NOW)
     claim(stock)
 
-    assert attempt_results.rescue(endpoint=stock, most=10, now=later(19)) == 0
+    assert (
+        attempt_results.end_orphaned_attempts(endpoint=stock, most=10, now=later(19))
+        == 0
+    )
 
 
 def test_deliveries_of_one_key_are_claimed_one_after_the_other() -> None:
@@ -424,7 +430,7 @@ def test_a_result_without_its_claim_does_not_end_the_next_attempt() -> None:
     stock = endpoint(claim_timeout=20.0)
     accept(endpoint=stock, new=request(), now=NOW)
     [lost] = claim(stock)
-    attempt_results.rescue(endpoint=stock, most=10, now=later(21))
+    attempt_results.end_orphaned_attempts(endpoint=stock, most=10, now=later(21))
     [owned] = claim(stock, at=24)
     both = [
         EndedAttempt(

@@ -19,7 +19,7 @@ SQS = "sqs://key:secret@eu-central-1"
 def remedy_for(url: str, **options: object) -> str:
     """Return why an address is refused; "" for an allowed one."""
     try:
-        Target.read(url, options).check(resolve=False)
+        Target.of_broker(url, options).check(resolve=False)
     except Invalid as wrong:
         return str(wrong)
     return ""
@@ -213,8 +213,8 @@ def test_the_advice_to_name_a_host_says_that_it_forbids_others() -> None:
 
 
 def test_a_name_is_checked_by_its_addresses() -> None:
-    Target.read("redis://localhost", {}).check(resolve=True)
-    Target.read("redis://nowhere.invalid", {}).check(resolve=True)
+    Target.of_broker("redis://localhost", {}).check(resolve=True)
+    Target.of_broker("redis://nowhere.invalid", {}).check(resolve=True)
 
     assert not address_policy.is_forbidden(ip_address("127.0.0.1"))
     assert address_policy.is_forbidden(ip_address("fe80::1"))
@@ -223,7 +223,7 @@ def test_a_name_is_checked_by_its_addresses() -> None:
 def said_of_options(url: str, **changes: object) -> str:
     options = {"management_url": changes.pop("management_url", "http://other:15672")}
     try:
-        Target.read(url, options, **changes).check(resolve=False)  # type: ignore[arg-type] # of several kinds
+        Target.of_broker(url, options, **changes).check(resolve=False)  # type: ignore[arg-type] # of several kinds
     except Invalid as wrong:
         return str(wrong)
     return ""

@@ -175,7 +175,7 @@ def ids(these: Sequence[ClaimedDelivery] | Sequence[EndedAttempt]) -> set[uuid.U
 
 async def warm_up(stage: Stage, clock: SteadyClock, *, concurrency: int) -> None:
     """Let as many calls end as open the whole window where they succeed."""
-    assert stage.calls.shortage() == (1, 0)
+    assert stage.calls.numbers_to_claim() == (1, 0)
     while stage.calls.pace.window < concurrency:
         stage.calls.add(deliveries(concurrency))
         await stage.calls.wait()
@@ -187,7 +187,7 @@ def test_more_is_claimed_ahead_once_calls_succeed_at_full_concurrency(
 ) -> None:
     async def act(stage: Stage) -> None:
         await warm_up(stage, clock, concurrency=2)
-        room, ahead = stage.calls.shortage()
+        room, ahead = stage.calls.numbers_to_claim()
         assert (room, ahead > 0) == (2, True)
 
         all_at_once = deliveries(20)
@@ -216,7 +216,7 @@ def test_nothing_is_claimed_ahead_of_failures_a_rate_or_the_slow_start(
     async def act(stage: Stage) -> None:
         await warm_up(stage, clock, concurrency=4)
 
-        assert stage.calls.shortage()[1] == 0
+        assert stage.calls.numbers_to_claim()[1] == 0
 
     play(act, script=script, **{"concurrency": 4, **settings})
 
@@ -247,11 +247,11 @@ def test_nothing_is_claimed_ahead_of_a_stop_or_beyond_what_can_be_handled(
 
     async def act(stage: Stage) -> None:
         await warm_up(stage, clock, concurrency=2)
-        assert stage.calls.shortage()[1] == endpoint_calls.MOST_AHEAD
+        assert stage.calls.numbers_to_claim()[1] == endpoint_calls.MOST_AHEAD
 
         stops(stage, monkeypatch)
 
-        assert stage.calls.shortage()[1] == 0
+        assert stage.calls.numbers_to_claim()[1] == 0
 
     play(act, script=answering(OK), concurrency=2)
 

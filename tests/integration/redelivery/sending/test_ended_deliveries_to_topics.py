@@ -31,7 +31,9 @@ def stock(broker: Queues) -> Endpoint:
 def forward(of: Endpoint) -> int:
     """Forward as a sender does; return how many ended."""
     batch = forwarding_to_topic.next_forwards(endpoint=of, most=10)
-    outcomes = list(zip(batch, forwarding_to_topic.publish(batch), strict=True))
+    outcomes = list(
+        zip(batch, forwarding_to_topic.publish_forwards(batch), strict=True)
+    )
     return forwarding_to_topic.record_forwards(
         endpoint=of, outcomes=outcomes, now=later(1)
     )
