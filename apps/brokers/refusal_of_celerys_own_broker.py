@@ -58,7 +58,9 @@ def refuse(url: str, *, resolve: bool) -> None:
         return
     for own in (settings.CELERY_BROKER_URL or "").split(";"):
         own_store = Store.of(own)
-        if own_store is not None and _are_one(store, own_store, resolve=resolve):
+        if own_store is not None and _is_celerys_store(
+            store, own_store, resolve=resolve
+        ):
             another = "database" if own_store.family == "redis" else "virtual host"
             raise Invalid(
                 "url",
@@ -73,7 +75,7 @@ def _store_name(family: str, path: str) -> str:
     return path[1:] or "/"
 
 
-def _are_one(one: Store, other: Store, *, resolve: bool) -> bool:
+def _is_celerys_store(one: Store, other: Store, *, resolve: bool) -> bool:
     """Tell whether a broker's address leads to Celery's own server and database."""
     beside = (one.family, one.name, one.host_port.port)
     if beside != (other.family, other.name, other.host_port.port):

@@ -507,7 +507,9 @@ def test_a_message_held_too_long_is_returned_before_rabbitmqs_limit(
     reader = stage.reader()
     reader.read(limit=1, wait=1)
     monkeypatch.setattr(
-        RabbitConsumption, "longest_held", property(lambda _: LONGEST_HELD_SECONDS + 1)
+        RabbitConsumption,
+        "oldest_unsettled_seconds",
+        property(lambda _: LONGEST_HELD_SECONDS + 1),
     )
     with pytest.raises(Unavailable, match="half an hour"):
         reader.read(limit=1, wait=0)

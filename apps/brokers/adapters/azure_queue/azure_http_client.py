@@ -197,7 +197,7 @@ class AzureWire:
         reply = self._ask("GET", f"/{queue}", {"comp": "metadata"})
         return int(reply.headers.get("x-ms-approximate-messages-count", "0"))
 
-    def make(self, queue: str) -> None:
+    def create_queue(self, queue: str) -> None:
         """Create a queue at Azure; leave an existing one as it is."""
         self._ask("PUT", f"/{queue}", {})
 

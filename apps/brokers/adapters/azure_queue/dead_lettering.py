@@ -96,7 +96,7 @@ class AzureDeadLettering:
         except AzureRejected as error:
             if not error.names_no_queue:
                 raise
-            self._wire.make(queue)
+            self._wire.create_queue(queue)
             self._wire.put(queue, message.text)
 
     def _settle(self, message: AzureMessage) -> None:

@@ -81,7 +81,7 @@ def _parse_value(text: bytes) -> bytes | None:
     try:
         document = json.loads(text)
         if isinstance(document, dict) and document.keys() == {"$S"}:
-            return _unescape(document["$S"].encode(), text)
+            return _encode_unescaped(document["$S"].encode(), text)
         value = _encode_value(document)
     except (*_NOT_OURS, AttributeError):
         return None
@@ -93,7 +93,7 @@ def _escape(text: bytes) -> bytes:
     return _to_json({"$S": text.decode()})
 
 
-def _unescape(inner: bytes, text: bytes) -> bytes | None:
+def _encode_unescaped(inner: bytes, text: bytes) -> bytes | None:
     """Encode as AMQP the text that `_escape` wrote; None if it needed no escape."""
     needed = _parse_value(inner) is not None and _escape(inner) == text
     return _long_string(inner) if needed else None

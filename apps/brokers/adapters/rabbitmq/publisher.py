@@ -125,7 +125,7 @@ class RabbitChannel:
         """
         ahead = _recording_written(parcels, written)
         until = time.monotonic() + CONFIRM_SECONDS
-        while self._fill(ahead) or self._waiting:
+        while self._write_until_full(ahead) or self._waiting:
             unwritten = self._wire.unwritten
             if not self._take_arrivals(outcomes):
                 self._wire.turn(wait=BLOCKED_SECONDS)
@@ -140,7 +140,7 @@ class RabbitChannel:
         """Return how long to wait for a confirm: longer while the broker blocks."""
         return BLOCKED_SECONDS if self._wire.blocked else CONFIRM_SECONDS
 
-    def _fill(self, ahead: Iterator[RabbitParcel]) -> bool:
+    def _write_until_full(self, ahead: Iterator[RabbitParcel]) -> bool:
         """Write messages to RabbitMQ until enough are in flight; False at the end."""
         while self._wire.unwritten < AHEAD_BYTES:
             room = min(IN_FLIGHT - len(self._waiting), AT_ONCE)
@@ -255,8 +255,8 @@ class RabbitPublisher:
                 self._send(parcels, outcomes)
             except RabbitRejected:
                 unconfirmed = [one for one in parcels if one.index not in outcomes]
-                self._send_one_by_one(
-                    self._split_malformed(unconfirmed, outcomes), outcomes
+                self._send_rehearsed(
+                    self._refuse_malformed(unconfirmed, outcomes), outcomes
                 )
         except Unavailable as error:
             self.close()
@@ -269,7 +269,7 @@ class RabbitPublisher:
         kind = OutcomeKind.UNKNOWN if is_written else OutcomeKind.UNSENT
         return PublishOutcome(kind=kind, detail=reason)
 
-    def _split_malformed(
+    def _refuse_malformed(
         self, parcels: list[RabbitParcel], outcomes: dict[int, PublishOutcome]
     ) -> list[RabbitParcel]:
         """Find malformed messages of a window by rehearsals; return the harmless ones.
@@ -279,7 +279,7 @@ class RabbitPublisher:
         harmless, parts = list[RabbitParcel](), [parcels]
         while parts:
             part = parts.pop()
-            accepted, rejection = self._count_passed(part)
+            accepted, rejection = self._rehearse(part)
             harmless += part[:accepted]
             if rejection is None:
                 continue
@@ -292,7 +292,7 @@ class RabbitPublisher:
                 parts += [some for some in (rest[half:], rest[:half]) if some]
         return harmless
 
-    def _count_passed(
+    def _rehearse(
         self, part: Sequence[RabbitParcel]
     ) -> tuple[int, RabbitRejected | None]:
         """Rehearse messages; return how many RabbitMQ took.
@@ -308,7 +308,7 @@ class RabbitPublisher:
             return channel.returns - before, rejection
         return len(part), None
 
-    def _send_one_by_one(
+    def _send_rehearsed(
         self, parcels: list[RabbitParcel], outcomes: dict[int, PublishOutcome]
     ) -> None:
         """Send RabbitMQ the rehearsed messages together, so that it stores them.

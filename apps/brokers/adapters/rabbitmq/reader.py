@@ -66,7 +66,7 @@ class RabbitConsumption:
         self._wire.open_channel()
 
     @property
-    def longest_held(self) -> float:
+    def oldest_unsettled_seconds(self) -> float:
         """Return the age of RabbitMQ's oldest unsettled delivery to us, in seconds.
 
         0 without one.
@@ -290,7 +290,7 @@ class RabbitDeadLetterReader:
         """Return the open consumer, or start one; raise if letters waited too long."""
         if self._consumption is None:
             self._consumption = RabbitConsumption(self._address, self._queue)
-        if self._consumption.longest_held > LONGEST_HELD_SECONDS:
+        if self._consumption.oldest_unsettled_seconds > LONGEST_HELD_SECONDS:
             raise Unavailable(
                 f"{self._address.server} wants every message settled within half an "
                 "hour: those that are held are given back, and read again."

@@ -61,7 +61,7 @@ class SqsPublisher:
         """
         for call in _split_into_calls(parcels):
             self._send(topic, call, outcomes)
-            if _is_held_up(topic, call, outcomes):
+            if _must_rest_wait(topic, call, outcomes):
                 indexes = [parcel.index for parcel in parcels]
                 reason = "Not sent: a message before it may have to be sent again."
                 _leave_unsent(indexes, outcomes, reason=reason)
@@ -80,7 +80,7 @@ class SqsPublisher:
                 return
             half = len(call) // 2
             self._send(topic, call[:half], outcomes)
-            if not _is_held_up(topic, call[:half], outcomes):
+            if not _must_rest_wait(topic, call[:half], outcomes):
                 self._send(topic, call[half:], outcomes)
             return
         by_id = _outcomes_by_id(reply)
@@ -169,7 +169,7 @@ def _any_sent(outcomes: Mapping[int, PublishOutcome]) -> bool:
     return any(one.kind not in surely_not for one in outcomes.values())
 
 
-def _is_held_up(
+def _must_rest_wait(
     topic: str, call: Sequence[_Parcel], outcomes: Mapping[int, PublishOutcome]
 ) -> bool:
     """Tell whether a FIFO queue's later messages must wait for one to be sent again."""

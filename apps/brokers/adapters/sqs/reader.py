@@ -98,7 +98,9 @@ class SqsDeadLetterReader:
                 break
             message_ids |= {message["MessageId"] for message in messages}
             new_letters = [
-                _letter(m, queue) for m in messages if self._is_ours(m, queue)
+                _letter(m, queue)
+                for m in messages
+                if self._note_receipt_if_ours(m, queue)
             ]
             letters += new_letters
             size += sum(letter.size for letter in new_letters)
@@ -118,7 +120,9 @@ class SqsDeadLetterReader:
         messages: list[Any] = reply.get("Messages", [])
         return messages
 
-    def _is_ours(self, message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> bool:
+    def _note_receipt_if_ours(
+        self, message: Mapping[str, Any], queue: SqsDeadLetterQueue
+    ) -> bool:
         """Store a letter's receipt; tell whether it is new, and of our topic.
 
         A dead-letter queue may serve several queues. Messages of another one are left
