@@ -35,10 +35,10 @@ def of(poison: int, *, topic: str) -> str:
 
     It is "" if they name none, or that of its topic.
     """
-    return next((count.origin for count in among([(poison, topic)])), "")
+    return next((count.origin for count in count_by_queue([(poison, topic)])), "")
 
 
-def among(poisons: Sequence[tuple[int, str]]) -> list[MisroutedCount]:
+def count_by_queue(poisons: Sequence[tuple[int, str]]) -> list[MisroutedCount]:
     """Count messages whose headers name another queue than their topic's.
 
     It takes pairs of a poison's id and its topic's native name, and returns how many

@@ -26,7 +26,7 @@ def preview(
 ) -> Operation:
     """Preview an operation; enqueue the insertion of its items if they are many."""
     operation = previews.preview(selection=selection, principal=principal, now=now)
-    _enqueue_taking(operation)
+    _enqueue_insertion(operation)
     return operation
 
 
@@ -49,7 +49,7 @@ def preview_again(
         now=now,
     )
     if new_preview is not None:
-        _enqueue_taking(new_preview)
+        _enqueue_insertion(new_preview)
     return new_preview
 
 
@@ -84,7 +84,7 @@ def confirm(
         )
     except Stale as refusal:
         if refusal.new_preview is not None:
-            _enqueue_taking(refusal.new_preview)
+            _enqueue_insertion(refusal.new_preview)
         raise
     enqueue_on_commit(partial(tasks.run_operation.delay, operation.pk))
     return operation
@@ -120,7 +120,7 @@ def change_state(
     return operation
 
 
-def _enqueue_taking(operation: Operation) -> None:
+def _enqueue_insertion(operation: Operation) -> None:
     """Enqueue the task that inserts the items of a large preview."""
     if not operation.taken:
         enqueue_on_commit(partial(tasks.take_selection.delay, operation.pk))

@@ -451,7 +451,7 @@ class _Merge:
         """Match unmarked dead letters to redrives that they answer; tell if any did."""
         is_any_sent = self._execute(_ANY_UNMARKED) > 0
         self._execute(_BODIES_WITHOUT_REDRIVE)
-        sending = sends.without_mark(
+        sending = sends.unmarked_sends(
             [(topic, bytes(digest)) for topic, digest in self.cursor.fetchall()],
             unmarked=brokers.topics_without_headers(),
         )

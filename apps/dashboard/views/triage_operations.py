@@ -180,7 +180,7 @@ def _limits(operation: Operation, form: DecisionForm) -> SendLimits | None:
     """
     if operation.verb == Verb.REDRIVE:
         return form.limits
-    if operation.is_paced and not operation.is_about_poisons:
+    if operation.may_have_a_rate and not operation.is_about_poisons:
         return SendLimits(rate=form.cleaned_data["rate"])
     return None
 

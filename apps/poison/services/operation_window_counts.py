@@ -71,7 +71,7 @@ def count(changes: Iterable[Change]) -> None:
         _add(by_window)
 
 
-def count_in(window: Window, changes: Iterable[Change]) -> None:
+def count_in_window(window: Window, changes: Iterable[Change]) -> None:
     """Add changes of items' standings to the counts of their operation's window.
 
     All of the items are in this window. Call it inside a transaction, after the poisons

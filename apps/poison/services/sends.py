@@ -133,7 +133,7 @@ def mark(*, sends: Sequence[Send], run: int, now: datetime) -> list[Change]:
     ]
 
 
-def without_row(keys: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+def lock_unrecorded(keys: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
     """Lock poisons, and return the (poison, n) whose redrives have no row yet.
 
     A message that did not reach its broker may still have been answered, if the broker
@@ -298,7 +298,7 @@ WHERE own.state = 'sending'
 """
 
 
-def without_mark(
+def unmarked_sends(
     bodies: Collection[Body], *, unmarked: Collection[int]
 ) -> list[UnmarkedSend]:
     """Find messages that operations are sending without a mark, by topic and body.

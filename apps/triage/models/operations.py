@@ -194,7 +194,7 @@ class Operation(models.Model):
         return self.kind == ItemKindName.POISON
 
     @property
-    def is_paced(self) -> bool:
+    def may_have_a_rate(self) -> bool:
         """Tell whether an operation of this kind and verb may have a rate.
 
         It may where it reaches consumers or back ends, and so can be slowed down.

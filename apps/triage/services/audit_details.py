@@ -33,7 +33,7 @@ def audit_detail(operation: Operation) -> dict[str, object]:
     }
 
 
-def single_item(operation: Operation) -> Mapping[str, object]:
+def single_item_detail(operation: Operation) -> Mapping[str, object]:
     """Return the audit detail that names an operation's only item, else {}."""
     if operation.will_act != 1:
         return {}

@@ -61,7 +61,7 @@ class Windows:
         return not self._unfinished().exists()
 
     @transaction.atomic
-    def give_up_next(self, *, now: datetime) -> bool:
+    def free_next_window(self, *, now: datetime) -> bool:
         """Free the held items of the first unfinished window of the operation.
 
         Returns False without such a window.
@@ -97,7 +97,7 @@ class Windows:
         keys = self._next_keys(window.first, end, most=min(most, act.most))
         reasons = act.act(keys, now=now)
         self._skip(reasons)
-        operation_window_counts.count_in(
+        operation_window_counts.count_in_window(
             (self.operation.pk, window.first),
             [
                 Change(
@@ -213,14 +213,14 @@ class Windows:
                     )
                 )
         changes = sends.mark(sends=recorded, run=self.operation.run, now=now)
-        unanswered = sends.without_row((m.poison, m.n) for m in unsent)
+        unanswered = sends.lock_unrecorded((m.poison, m.n) for m in unsent)
         waiting = [m.item for m in unsent if (m.poison, m.n) in unanswered]
         changes += [
             Change(self.operation.pk, item, RedriveOutcome.SENDING.value, "")
             for item in waiting
         ]
         first = self._first_of(messages[0].item)
-        operation_window_counts.count_in((self.operation.pk, first), changes)
+        operation_window_counts.count_in_window((self.operation.pk, first), changes)
         # Not those that their consumer has answered although the broker has not.
         unknown = [c.item for c in changes if c.after == RedriveOutcome.UNKNOWN]
         held_items = {*waiting, *unknown}

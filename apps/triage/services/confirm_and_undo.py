@@ -19,7 +19,7 @@ from apps.triage.item_kinds import kind_of
 from apps.triage.models import Operation
 from apps.triage.progress import counts_of
 from apps.triage.services import operation_redirects, previews
-from apps.triage.services.audit_details import audit_detail, single_item
+from apps.triage.services.audit_details import audit_detail, single_item_detail
 from apps.triage.services.earlier_layout import convert_preview, require_converted
 from apps.triage.services.item_holds_and_decisions import judge
 from apps.triage.services.previews import Route, SelectionRequest, SendLimits
@@ -172,7 +172,7 @@ def _queue_operation(
             **audit_detail(operation),
             "will_act": _items_to_act_on(operation),
             **kind_of(operation).problem_detail(operation),
-            **single_item(operation),
+            **single_item_detail(operation),
         },
     )
     return None

@@ -87,7 +87,7 @@ def set_rate(
     reason = clean_reason(reason)
     require_rate(rate)
     operation = _lock_unfinished(operation_id, principal)
-    if not operation.is_paced:
+    if not operation.may_have_a_rate:
         raise Refused("It sends nothing, so it has no rate.")
     if operation.rate != rate:
         before, operation.rate = operation.rate, rate

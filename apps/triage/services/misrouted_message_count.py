@@ -29,5 +29,7 @@ def count_elsewhere(
     poisons = poisons.exclude(topic__in=redirected)
     topics = dict(poisons.values_list("pk", "topic__native_name"))
     return tuple(
-        origin_queue_mismatch.among([(pk, topics[pk]) for pk in first if pk in topics])
+        origin_queue_mismatch.count_by_queue(
+            [(pk, topics[pk]) for pk in first if pk in topics]
+        )
     )

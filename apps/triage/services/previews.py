@@ -344,7 +344,7 @@ def preview_again(
             rate=limits.rate,
             ramp=limits.ramp,
         )
-    elif operation.is_paced:
+    elif operation.may_have_a_rate:
         selection = replace(selection, rate=limits.rate)
     draft = storable(reason)[:REASON_LIMIT]
     return preview(selection=selection, principal=principal, now=now, reason=draft)

@@ -46,7 +46,7 @@ from apps.triage.models import WINDOW_SIZE, Operation, lock_name
 from apps.triage.progress import counts_of
 from apps.triage.ramps import Ramp
 from apps.triage.services import ramp_steps
-from apps.triage.services.audit_details import audit_detail, single_item
+from apps.triage.services.audit_details import audit_detail, single_item_detail
 from apps.triage.services.broker_send_claims import Windows
 from apps.triage.services.dead_letter_queue_of_give_back import follow_queue
 from apps.triage.services.helper_thread_with_own_connection import helper_thread
@@ -164,7 +164,7 @@ class OperationRun:
         if self.operation.state == OperationState.CANCELLING:
             return self._cancel()
         if not self.operation.taken:
-            self._take_items()
+            self._insert_undo_items()
         while self._has_time() and judge_next(self.operation, now=self.clock()):
             pass
         if self.operation.judged == self.operation.total:
@@ -193,7 +193,7 @@ class OperationRun:
             goes_on = self.windows.act_next(act, most=most, now=self.clock())
 
     @transaction.atomic
-    def _take_items(self) -> None:
+    def _insert_undo_items(self) -> None:
         """Insert the items of an undo that was too large for its request.
 
         It locks the operation last, and looks for a newer run: until then, people may
@@ -328,7 +328,7 @@ class OperationRun:
 
     def _cancel(self) -> SliceEnd:
         """Free all held items, window by window; end the operation as cancelled."""
-        while self.windows.give_up_next(now=self.clock()):
+        while self.windows.free_next_window(now=self.clock()):
             self._require_lock()
         with transaction.atomic():
             self.windows.require_fence()
@@ -374,6 +374,6 @@ class OperationRun:
                 **audit_detail(self.operation),
                 "for": self.operation.actor,
                 "counts": {name: number for name, number in counts.items() if number},
-                **single_item(self.operation),
+                **single_item_detail(self.operation),
             },
         )
