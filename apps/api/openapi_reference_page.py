@@ -88,7 +88,7 @@ def _calls(schema: Schema) -> Iterator[Call]:
                 summary=spec.get("summary", ""),
                 description=spec.get("description", "").replace("`", ""),
                 parameters=[_parameter(each) for each in spec.get("parameters", ())],
-                body=_kind_of_content(body) if body else None,
+                body=_kind_of_body(body) if body else None,
                 answers=[_answer(*each) for each in spec["responses"].items()],
                 examples=[
                     *(_examples("Send", body) if body else ()),
@@ -116,7 +116,7 @@ def _answer(status: str, spec: Schema) -> CallAnswer:
     return CallAnswer(
         status=status,
         description=spec.get("description", ""),
-        kind=_kind_of_content(spec),
+        kind=_kind_of_body(spec),
     )
 
 
@@ -131,7 +131,7 @@ def _examples(role: str, spec: Schema) -> Iterator[Example]:
             )
 
 
-def _kind_of_content(spec: Schema) -> ValueKind:
+def _kind_of_body(spec: Schema) -> ValueKind:
     """Return the kind of value that the OpenAPI schema gives a body.
 
     It is that of the first media type: all have the same.

@@ -90,7 +90,7 @@ def _current_body(
     render: Callable[[str, str | None], bytes],
 ) -> bytes:
     """Return the current skip list as JSON or as lines, from the cache if possible."""
-    head = skip_list_for_consumers.head(topic=topic)
+    head = skip_list_for_consumers.list_head(topic=topic)
     key, revision = (form, topic, consumer_group), (head.epoch, head.revision)
     return _cache.get(key, revision, lambda: render(topic, consumer_group))
 
@@ -101,7 +101,7 @@ def _json(topic: str, consumer_group: str | None) -> bytes:
         topic=topic, consumer_group=consumer_group
     )
     # In ASCII: a bookmark may hold surrogates, which UTF-8 cannot encode.
-    return json.dumps(shapes.skips(snapshot), cls=JSONEncoder).encode()
+    return json.dumps(shapes.skip_list(snapshot), cls=JSONEncoder).encode()
 
 
 def _gzipped_lines(topic: str, consumer_group: str | None) -> bytes:

@@ -103,7 +103,7 @@ def add(
     rule that matches every recent message is refused unless `everything` is true.
     """
     principal.require(Scope.SKIPS_WRITE)
-    require_sight(topic=topic.name, principal=principal)
+    require_topic_right(topic=topic.name, principal=principal)
     _refuse_overbroad(topic, consumer_group, matcher, everything=everything)
     if expires_at is not None and expires_at <= now:
         raise Invalid("expires_at", "send a time to come")
@@ -250,7 +250,7 @@ def _prune_topic(values: dict[str, Any]) -> int:
     return _query_number(_PRUNE, values)
 
 
-def require_sight(*, topic: str, principal: Principal) -> None:
+def require_topic_right(*, topic: str, principal: Principal) -> None:
     """Raise Forbidden unless this principal may see the topic, even an unknown one."""
     if not principal.sees(topic):
         raise Forbidden(f"This key may not use the topic {topic}; give it the topic.")

@@ -233,7 +233,7 @@ ORDER BY skip.is_suspected, skip.id
 """  # noqa: S608 - all of it is ours
 
 
-def head(*, topic: str) -> SkipListHead:
+def list_head(*, topic: str) -> SkipListHead:
     """Return epoch, newest revision and floor of a topic's skip list.
 
     An unknown topic has an empty list, at revision 0.
@@ -255,7 +255,7 @@ def snapshot(*, topic: str, consumer_group: str | None) -> SkipListSnapshot:
     Some of the skips may be newer than the revision.
     """
     # The revision first: what commits in between is in the skips, and sent again.
-    at = head(topic=topic)
+    at = list_head(topic=topic)
     skips = _query_skips(_ACTIVE, {"topic": topic, "group": consumer_group})
     return SkipListSnapshot(epoch=at.epoch, revision=at.revision, skips=tuple(skips))
 
@@ -267,7 +267,7 @@ def rows(*, topic: str, consumer_group: str | None) -> Iterator[SnapshotRows]:
     Each row is the columns of the API.
     """
     # The revision first, as in `snapshot`.
-    at = head(topic=topic)
+    at = list_head(topic=topic)
     with connection.cursor() as cursor:
         cursor.execute(_IN_COLUMNS, {"topic": topic, "group": consumer_group})
         yield SnapshotRows(at, cursor)

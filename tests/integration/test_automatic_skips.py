@@ -144,7 +144,7 @@ def test_a_skip_of_a_person_is_not_changed_by_a_failure(
     capture(now, failure(now, bookmark="1-0"))
 
     assert Skip.objects.get() == mine
-    assert skip_list_for_consumers.head(topic="orders").revision == 1
+    assert skip_list_for_consumers.list_head(topic="orders").revision == 1
 
 
 def test_adding_a_skip_replaces_an_automatic_one(

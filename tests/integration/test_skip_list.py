@@ -54,7 +54,7 @@ def test_each_change_takes_the_next_revision_of_its_topic(now: datetime) -> None
 
     assert [first.revision, second.revision, other.revision] == [1, 2, 1]
     assert removed.removed_revision == 3
-    assert skip_list_for_consumers.head(topic="orders").revision == 3
+    assert skip_list_for_consumers.list_head(topic="orders").revision == 3
 
 
 def test_a_reader_gets_the_changes_after_its_snapshot(now: datetime) -> None:
@@ -168,7 +168,7 @@ def test_what_cannot_be_added_is_refused_and_changes_nothing(now: datetime) -> N
     with pytest.raises(Forbidden):
         added(now, principal=Principal(actor=ANNA.actor, scopes=frozenset()))
     assert Skip.objects.count() == 0
-    assert skip_list_for_consumers.head(topic="orders").revision == 0
+    assert skip_list_for_consumers.list_head(topic="orders").revision == 0
 
 
 def test_adding_and_removing_are_audited_once_each(now: datetime) -> None:

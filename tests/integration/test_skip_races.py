@@ -84,7 +84,8 @@ def test_readers_that_begin_at_any_moment_end_with_the_same_list(
         mirror.catch_up()
         assert mirror.ids == active(mirror.topic)
         assert (
-            mirror.revision == skip_list_for_consumers.head(topic=mirror.topic).revision
+            mirror.revision
+            == skip_list_for_consumers.list_head(topic=mirror.topic).revision
         )
 
 
@@ -149,19 +150,19 @@ def test_many_that_add_the_same_skip_make_one(now: datetime) -> None:
 
 
 def test_a_restored_dump_has_another_epoch() -> None:
-    before = [skip_list_for_consumers.head(topic=name).epoch for name in TOPICS]
+    before = [skip_list_for_consumers.list_head(topic=name).epoch for name in TOPICS]
     (row,) = StoreEpoch.objects.values()
     StoreEpoch.objects.all().delete()
 
     StoreEpoch.objects.create(**row)
 
-    after = {skip_list_for_consumers.head(topic=name).epoch for name in TOPICS}
+    after = {skip_list_for_consumers.list_head(topic=name).epoch for name in TOPICS}
     assert len(set(before)) == len(after) == 1
     assert after != set(before)
 
 
 def test_the_same_data_in_another_database_has_another_epoch() -> None:
-    mine = skip_list_for_consumers.head(topic="orders").epoch
+    mine = skip_list_for_consumers.list_head(topic="orders").epoch
     template = connection.settings_dict["NAME"]
     connection.close()
 

@@ -55,7 +55,7 @@ def unskip(row: ListedSkip) -> Shape:
     }
 
 
-def skips(snapshot: SkipListSnapshot) -> Shape:
+def skip_list(snapshot: SkipListSnapshot) -> Shape:
     """Render a topic's whole skip list as a dict of the API: epoch, revision, skips."""
     return {
         "epoch": snapshot.epoch,

@@ -28,7 +28,7 @@ class Granularity(StrEnum):
     HOUR = "hour"
 
 
-def period(
+def with_default_days(
     *, first: date | None, last: date | None, now: datetime
 ) -> tuple[date, date]:
     """Fill in the first or last day of a report's period if it is missing; return both.

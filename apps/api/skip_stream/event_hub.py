@@ -123,10 +123,10 @@ class Hub:
         self._current.discard(reader)
         self._joining.discard(reader)
         if not self._open:
-            self._withdraw()
+            self._forget_hub()
             self._task.cancel()
 
-    def _withdraw(self) -> None:
+    def _forget_hub(self) -> None:
         """Forget this hub of skip streams: the loop's next reader starts another."""
         if self._hubs.get(self._loop) is self:
             del self._hubs[self._loop]
@@ -135,15 +135,15 @@ class Hub:
         """Run a hub of skip streams until cancelled; then reset all their readers."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._listen())
+                tasks.create_task(self._wake_at_notices())
                 tasks.create_task(self._serve())
         finally:
             # However the tasks ended, no reader may wait for events of this hub.
-            self._withdraw()
+            self._forget_hub()
             for reader in self._open:
                 reader.reset()
 
-    async def _listen(self) -> None:
+    async def _wake_at_notices(self) -> None:
         """Wake the poll of skip lists at every notice of Postgres.
 
         While notices cannot be heard, regular polls find the changes.

@@ -42,7 +42,7 @@ class ReaderState:
         before, after = self.revisions[:index], self.revisions[index + 1 :]
         return replace(self, revisions=(*before, revision, *after))
 
-    def id(self, epoch: str) -> bytes:
+    def event_id(self, epoch: str) -> bytes:
         """Encode the id of the hub's event in this state: a reader resumes from it."""
         return f"id: {epoch}.{','.join(map(str, self.revisions))}\n".encode()
 
@@ -124,7 +124,7 @@ class ChangeBatch:
             if change.revision > state.at(self._topic):
                 state = state.advanced(self._topic, change.revision)
                 if change.concerns(state.consumer_group):
-                    events += state.id(self._epoch) + event
+                    events += state.event_id(self._epoch) + event
         last = max(self._to, state.at(self._topic))
         return bytes(events), state.advanced(self._topic, last)
 
@@ -144,7 +144,7 @@ def _encoded_change(change: ListedSkip) -> bytes:
 
 def ping(state: ReaderState, epoch: str) -> bytes:
     """Encode a ping of the skip stream, with the id to resume from."""
-    return state.id(epoch) + encoded("ping", {})
+    return state.event_id(epoch) + encoded("ping", {})
 
 
 def encoded(kind: str, data: Mapping[str, object]) -> bytes:

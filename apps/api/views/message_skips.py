@@ -68,7 +68,9 @@ class Skips(View):
         gives the same in columns, a sixteenth of the size with gzip: docs/protocol.md.
         """
         query = serializers.SkipListQuery.parse_query(request.query_params)
-        skip_list_changes.require_sight(topic=query["topic"], principal=self.principal)
+        skip_list_changes.require_topic_right(
+            topic=query["topic"], principal=self.principal
+        )
         response = _snapshot(request, **query)
         patch_vary_headers(response, ["Accept", "Accept-Encoding"])
         return response
@@ -90,7 +92,7 @@ class Skips(View):
         """
         members = serializers.NewSkip.parse(request.data)
         name = members.pop("topic")
-        skip_list_changes.require_sight(topic=name, principal=self.principal)
+        skip_list_changes.require_topic_right(topic=name, principal=self.principal)
         topic = brokers.topics_named(names=[name])[name]
         skip = skip_list_changes.add(
             topic=topic, **members, principal=self.principal, now=clock.now()
@@ -204,7 +206,7 @@ class Stream(View):
             request.query_params, last_event_id=request.headers.get("Last-Event-ID")
         )
         for topic in stream_params.topics:
-            skip_list_changes.require_sight(topic=topic, principal=self.principal)
+            skip_list_changes.require_topic_right(topic=topic, principal=self.principal)
         if not hasattr(request, "scope"):
             raise Unavailable("This server cannot stream: run it under ASGI.")
         return StreamingHttpResponse(

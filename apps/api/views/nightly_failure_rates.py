@@ -31,7 +31,7 @@ class FailureRates(View):
         """Lists failure rates. A missing day was not reported, or nothing happened."""
         window = PageWindow.parse(request, name="failure-rates")
         query = serializers.RateQuery.parse_query(request.query_params)
-        days = nightly_failure_rates.period(
+        days = nightly_failure_rates.with_default_days(
             first=query.pop("first"), last=query.pop("last"), now=clock.now()
         )
         page = nightly_failure_rates.rates(window, self.principal, days=days, **query)
@@ -52,7 +52,7 @@ class EndpointDays(View):
         """Lists endpoints' days. A missing one was not reported, or had no calls."""
         window = PageWindow.parse(request, name="endpoint-days")
         query = serializers.EndpointDayQuery.parse_query(request.query_params)
-        days = nightly_failure_rates.period(
+        days = nightly_failure_rates.with_default_days(
             first=query.pop("first"), last=query.pop("last"), now=clock.now()
         )
         page = nightly_failure_rates.endpoint_days(

@@ -91,7 +91,7 @@ def test_removing_needs_no_body_and_twice_is_once(guard: Caller) -> None:
     answers = [guard.send("DELETE", path) for _ in range(2)]
 
     assert [answer.status for answer in answers] == [200, 200]
-    assert skip_list_for_consumers.head(topic="orders").revision == 2
+    assert skip_list_for_consumers.list_head(topic="orders").revision == 2
 
 
 @pytest.mark.parametrize(

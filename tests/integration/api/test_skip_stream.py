@@ -182,7 +182,7 @@ def guard() -> Caller:
 
 
 def place(*topics: str) -> str:
-    heads = [skip_list_for_consumers.head(topic=topic) for topic in topics]
+    heads = [skip_list_for_consumers.list_head(topic=topic) for topic in topics]
     return f"{heads[0].epoch}.{','.join(str(head.revision) for head in heads)}"
 
 
@@ -204,7 +204,7 @@ def test_a_reader_begins_at_the_present_and_gets_every_change(
         "1000",
         ["ping", "skip", "unskip"],
     )
-    epoch = skip_list_for_consumers.head(topic="orders").epoch
+    epoch = skip_list_for_consumers.list_head(topic="orders").epoch
     assert [e.id for e in (begun, skipped, ended)] == [
         f"{epoch}.{n}" for n in (1, 2, 3)
     ]
@@ -379,7 +379,7 @@ def test_an_unknown_event_id_gets_a_reset_and_the_end(
     added(now, "1-0")
     added(now, "2-0")
     SkipList.objects.update(floor=1)
-    epoch = skip_list_for_consumers.head(topic="orders").epoch
+    epoch = skip_list_for_consumers.list_head(topic="orders").epoch
 
     place = after.replace("{epoch}", epoch) or f"{epoch}.99"
     reader = server.follow(guard, after=place, topic="orders")
