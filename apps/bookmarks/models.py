@@ -143,7 +143,7 @@ class Mark(models.Model):
         return tuple(run for run in self.settled or () if run[0] > self.processed)
 
     @property
-    def resume(self) -> int:
+    def resume_after(self) -> int:
         """Return the sequence number after which the mark's reader resumes."""
         if self.persisted is None:
             return self.processed

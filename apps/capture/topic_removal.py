@@ -110,7 +110,7 @@ class ChangedSincePreview(Refused):
 @transaction.atomic
 def preview(topics: TopicQuerySet) -> RemovalPreview:
     """Find which topics can be removed, and which ones records refer to."""
-    records = _record_relations()
+    records = _relations_that_may_block()
     annotations = {flag: Subquery(_one_row(each)) for flag, each in records.items()}
     # Postgres expects rows of any topic, and would read whole tables to find none.
     read_by_index()
@@ -197,7 +197,7 @@ def _remove(topics: TopicQuerySet, previewed_ids: Collection[int] | None) -> lis
     return sorted(topic.name for topic in locked)
 
 
-def _record_relations() -> dict[str, ForeignObjectRel]:
+def _relations_that_may_block() -> dict[str, ForeignObjectRel]:
     """List the models' relations to topics whose rows may block a topic's removal."""
     # As Django finds them for its own deletions (see django.db.models.deletion).
     fields = Topic._meta.get_fields(include_hidden=True)  # noqa: SLF001

@@ -17,7 +17,7 @@ Reject = Callable[[str, str], Answer]
 class Batch(Generic[Member, Answer]):
     """The members of a request, until each has its answer.
 
-    `members` lists the valid ones that have no answer yet, in their order.
+    `unanswered` lists the valid ones that have no answer yet, in their order.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Batch(Generic[Member, Answer]):
                 self._answers[place] = reject(wrong.pointer, wrong.detail)
 
     @property
-    def members(self) -> list[Member]:
+    def unanswered(self) -> list[Member]:
         """Return the members of an API request that have no answer yet, in order."""
         return list(self._open.values())
 
@@ -51,6 +51,6 @@ class Batch(Generic[Member, Answer]):
                 del self._open[place]
 
     def in_order(self, answers: Iterable[Answer]) -> list[Answer]:
-        """Return the batch's answers in order; `answers` are those of `members`."""
+        """Return the batch's answers in order; `answers` are those of `unanswered`."""
         self._answers.update(zip(self._open, answers, strict=True))
         return [self._answers[place] for place in range(self._number)]

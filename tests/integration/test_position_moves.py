@@ -121,7 +121,7 @@ def test_the_holder_is_fenced_and_resumes_at_the_new_place(
     assert late.status == SettleStatus.FENCED
     assert reopened.epoch > done.epoch > position.epoch
     (mark,) = reopened.positions[0].marks.all()
-    assert (mark.processed, mark.resume) == (10, 10)
+    assert (mark.processed, mark.resume_after) == (10, 10)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -44,7 +44,7 @@ def test_a_consumer_resumes_where_it_had_settled_everything(
     (mark,) = position.marks.all()
     assert (mark.publisher, mark.bookmark) == (AMPS, f"{AMPS}|100|")
     assert (mark.processed, mark.ahead, mark.received) == (100, ((151, 200),), 240)
-    assert (mark.resume, mark.persisted) == (100, None)
+    assert (mark.resume_after, mark.persisted) == (100, None)
 
 
 def test_it_resumes_at_the_lesser_of_processed_and_persisted(
@@ -60,7 +60,7 @@ def test_it_resumes_at_the_lesser_of_processed_and_persisted(
 
     (position,) = opened(now).positions
 
-    resumes = {mark.publisher: mark.resume for mark in position.marks.all()}
+    resumes = {mark.publisher: mark.resume_after for mark in position.marks.all()}
     assert resumes == {"a": 40, "b": 50}
 
 

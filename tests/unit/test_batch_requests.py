@@ -26,7 +26,7 @@ def test_each_member_is_answered_in_its_place() -> None:
 
     batch.answer(lambda number: "even" if number % 2 == 0 else None)
 
-    assert batch.members == [1, 3]
+    assert batch.unanswered == [1, 3]
     assert batch.in_order(["one", "three"]) == [
         "one",
         "/runs/0: runs/0: send a number",

@@ -21,7 +21,7 @@ def opened(result: OpenedPositions) -> Shape:
                 "persisted": mark.persisted,
                 "received": mark.received,
                 "settled": mark.ahead,
-                "resume": mark.resume,
+                "resume": mark.resume_after,
                 "bookmark": mark.bookmark,
             }
             for row in result.positions

@@ -164,11 +164,11 @@ class Applied(View):
         members = list_of(request.data, "applied")
         batch = Batch(members, parse_applied, shapes.rejected_member)
         counted = applied_skips.count(
-            applied=batch.members, principal=self.principal, now=clock.now()
+            applied=batch.unanswered, principal=self.principal, now=clock.now()
         )
         answers = [
             shapes.applied(report, is_known=is_known)
-            for report, is_known in zip(batch.members, counted, strict=True)
+            for report, is_known in zip(batch.unanswered, counted, strict=True)
         ]
         return Response({"results": batch.in_order(answers)})
 

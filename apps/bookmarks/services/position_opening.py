@@ -39,7 +39,7 @@ def open_positions(
     that the principal may not see are left out.
     """
     if holder.topic is not None:
-        _create_position(holder, holder.topic, principal, now=now)
+        _register_topic_and_position(holder, holder.topic, principal, now=now)
     positions = list(
         _positions_of(holder)
         .on_topics(principal.topics)
@@ -73,7 +73,7 @@ def fence(*, positions: Sequence[BookmarkPosition], epoch: int) -> None:
         )
 
 
-def _create_position(
+def _register_topic_and_position(
     holder: Holder, name: str, principal: Principal, *, now: datetime
 ) -> None:
     """Register a holder's topic, and create its position there if it names a sub id.

@@ -82,16 +82,16 @@ def settle(
     Merging is a union and a maximum: idempotent, and independent of order. Invalid
     members are rejected one by one.
     """
-    batch = Batch(members, PositionUpdate.parse, _reject)
-    topics = {update.topic for update in batch.members}
+    batch = Batch(members, PositionUpdate.parse, _rejection)
+    topics = {update.topic for update in batch.unanswered}
     hidden = {topic for topic in topics if not principal.sees(topic)}
     if hidden:
         batch.answer(lambda update: _refuse_hidden(update.topic, hidden))
-    updates = batch.members
+    updates = batch.unanswered
     return batch.in_order(_settle(updates, now=now) if updates else [])
 
 
-def _reject(pointer: str, detail: str) -> SettleAnswer:
+def _rejection(pointer: str, detail: str) -> SettleAnswer:
     """Make the answer that rejects a position's update: where it is wrong, and why."""
     return SettleAnswer(status=SettleStatus.REJECTED, detail=detail, pointer=pointer)
 
@@ -100,7 +100,7 @@ def _refuse_hidden(topic: str, hidden: Collection[str]) -> SettleAnswer | None:
     """Reject a position's update if the principal may not use the topic, else None."""
     if topic not in hidden:
         return None
-    return _reject(
+    return _rejection(
         "/topic", f"this key may not use the topic {topic}; give it the topic"
     )
 

@@ -273,7 +273,7 @@ def _make_skips(
         "is_fresh": waiting is None,
         "waiting": waiting,
         "by": str(Actor.system("capture")),
-        **suspected_skips.values(now=now),
+        **suspected_skips.query_parameters(now=now),
     }
     cursor.execute(_MAKE_SKIPS.format(failed=failed), values)
     number = 0

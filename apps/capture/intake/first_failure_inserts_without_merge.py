@@ -138,7 +138,7 @@ def _write(
     ]
     _insert(cursor, new, now=now)
     answers = {each.place: ("created", each.poison) for each in new}
-    spans = problems.joined(map(_span, new))
+    spans = problems.span_of_each_problem(map(_span, new))
     others = [place for place in range(len(occurrences)) if place not in answers]
     if others:
         merged = merge(

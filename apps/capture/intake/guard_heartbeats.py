@@ -44,7 +44,7 @@ def record_heartbeats(
     batch = Batch(members, parse_heartbeat, reject)
     batch.answer(lambda beat: refuse_hidden(beat.topic, principal))
     newest: dict[_Key, GuardHeartbeat] = {}
-    for heartbeat in batch.members:
+    for heartbeat in batch.unanswered:
         key = _guard_key(heartbeat)
         if key not in newest or newest[key].at < heartbeat.at:
             newest[key] = heartbeat
@@ -57,7 +57,7 @@ def record_heartbeats(
         status = statuses[key] if is_stored else CaptureStatus.DUPLICATE
         return CaptureAnswer(status=status)
 
-    return batch.in_order(map(answer, batch.members))
+    return batch.in_order(map(answer, batch.unanswered))
 
 
 def prune(*, now: datetime) -> int:

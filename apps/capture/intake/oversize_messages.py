@@ -53,7 +53,7 @@ def _record(
         )
         if not is_known and OversizeMessage.objects.filter(topic=topic).count() < MOST:
             OversizeMessage.objects.get_or_create(
-                identity=identity, defaults=_facts(report, topic, now=now)
+                identity=identity, defaults=_row_of_report(report, topic, now=now)
             )
 
 
@@ -88,7 +88,9 @@ def _identity(report: FailureReport) -> bytes:
     )
 
 
-def _facts(report: FailureReport, topic: Topic, *, now: datetime) -> dict[str, object]:
+def _row_of_report(
+    report: FailureReport, topic: Topic, *, now: datetime
+) -> dict[str, object]:
     """Return the values of the row for an oversize message that a guard reported."""
     body, raised = report.oversize_body, report.exception
     error = f"{raised.type}: {raised.message}" if raised else ""

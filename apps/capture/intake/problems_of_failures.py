@@ -94,7 +94,7 @@ def ids_of(cursor: CursorWrapper, occurrences: Iterable[Occurrence]) -> dict[Key
     return ids
 
 
-def joined(spans: Iterable[Span]) -> list[Span]:
+def span_of_each_problem(spans: Iterable[Span]) -> list[Span]:
     """Join a capture's time spans of each problem to one, from first to last."""
     whole: dict[int, Span] = {}
     for problem, first, last in spans:

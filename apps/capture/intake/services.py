@@ -128,11 +128,11 @@ def capture(
     """
     batch = Batch(members, parse_failure, reject)
     batch.answer(lambda report: refuse_hidden(report.topic, principal))
-    topics = brokers.topics_named(names={report.topic for report in batch.members})
-    too_large = [report for report in batch.members if _why_too_large(report)]
+    topics = brokers.topics_named(names={report.topic for report in batch.unanswered})
+    too_large = [report for report in batch.unanswered if _why_too_large(report)]
     oversize_messages.record(too_large, topics, now=now)
     batch.answer(_refuse_too_large)
-    reports = batch.members
+    reports = batch.unanswered
     replaying = {topics[report.topic] for report in reports if report.replays}
     brokers.note_replays(topics=replaying)
     occurrences = [
@@ -151,7 +151,7 @@ def confirm(
     batch = Batch(members, parse_confirmation, reject)
     batch.answer(lambda confirmation: refuse_hidden(confirmation.topic, principal))
     results = confirmations.confirm(
-        tokens=[(each.redrive, each.topic) for each in batch.members], now=now
+        tokens=[(each.redrive, each.topic) for each in batch.unanswered], now=now
     )
     return batch.in_order(map(_answer_of_confirmation, results))
 
@@ -165,10 +165,10 @@ def count(
     """
     batch = Batch(members, parse_counter, reject)
     batch.answer(lambda counter: refuse_hidden(counter.topic, principal))
-    topics = brokers.topics_named(names={counter.topic for counter in batch.members})
-    inserted = _insert_counters(batch.members, topics, now=now)
+    topics = brokers.topics_named(names={counter.topic for counter in batch.unanswered})
+    inserted = _insert_counters(batch.unanswered, topics, now=now)
     answers = []
-    for counter in batch.members:
+    for counter in batch.unanswered:
         is_new = (counter.reporter, counter.sequence) in inserted
         # A second copy within one request is a duplicate of the first.
         inserted.discard((counter.reporter, counter.sequence))

@@ -541,7 +541,9 @@ class _Merge:
             self._execute(_INSERT_ALIASES)
         self._execute(_SPANS)
         ours = (Span(*row) for row in self.cursor.fetchall())
-        problems.note_seen(self.cursor, problems.joined([*self.spans, *ours]))
+        problems.note_seen(
+            self.cursor, problems.span_of_each_problem([*self.spans, *ours])
+        )
         if self.has_nameless:
             self._execute(_INSERT_DELIVERIES)
         if self.has_replayed:

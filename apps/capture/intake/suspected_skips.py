@@ -162,7 +162,7 @@ class _DoubtfulSkip:
     host: str
 
 
-def values(*, now: datetime) -> dict[str, Any]:
+def query_parameters(*, now: datetime) -> dict[str, Any]:
     """Return the parameters of capture's SQL on suspected skips and their consumers."""
     return {
         "by_exception": [Cause.FATAL.value, Cause.EXHAUSTED.value],
@@ -231,7 +231,7 @@ def end_handled(*, skips: Sequence[int], principal: Principal, now: datetime) ->
     ended = _end_skips(
         _doubtful_skips(_HANDLED, {"skips": ids}), because=Because.HANDLED, now=now
     )
-    _contradict(ended, now=now)
+    _count_contradictions(ended, now=now)
     return len(ended)
 
 
@@ -257,7 +257,7 @@ def end_doubted(
         "host": host or "",
         "since": since,
         "at_least": now - LONGEST_WINDOW,
-        **values(now=now),
+        **query_parameters(now=now),
     }
     ended = _end_skips(
         _doubtful_skips(_DOUBTED, params), because=Because.DOUBTED, now=now
@@ -297,7 +297,7 @@ def _end_skips(
     return skips
 
 
-def _contradict(skips: Sequence[_DoubtfulSkip], *, now: datetime) -> None:
+def _count_contradictions(skips: Sequence[_DoubtfulSkip], *, now: datetime) -> None:
     """Add to each guard's row the ended skips of messages that it alone failed on.
 
     Another consumer handled these messages. Each consumer is named in a warning.

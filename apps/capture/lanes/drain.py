@@ -187,14 +187,14 @@ class Drain:
             *(self._take_requests(new) if self._has_requests else self._capture(new)),
         ]
         finished, trouble = (
-            self._send_copies(captured) if self._tees else (captured, "")
+            self._send_copies(captured) if self._sends_copies else (captured, "")
         )
         self._acknowledge(finished)
         if trouble:
             raise Unavailable(f"copies to {self.lane.tee_queue}: {trouble}")
 
     @property
-    def _tees(self) -> bool:
+    def _sends_copies(self) -> bool:
         """Tell whether the lane sends copies of dead letters to another queue."""
         return self.lane.mode == Mode.TEE
 
@@ -246,7 +246,7 @@ class Drain:
                 letter,
                 topic=self.topic,
                 capabilities=self.capabilities,
-                story=_story_of(letter, refusals.get(letter.handle)),
+                story=_story_of_refusal(letter, refusals.get(letter.handle)),
                 now=now,
             )
             for letter in letters
@@ -386,7 +386,9 @@ class Drain:
                 self._delete_held(self._held_names - present)
 
 
-def _story_of(letter: DeadLetter, refusal: RequestRefusal | None) -> Story | None:
+def _story_of_refusal(
+    letter: DeadLetter, refusal: RequestRefusal | None
+) -> Story | None:
     """Return the failure story of a letter refused as a request; None for another."""
     if refusal is None:
         return None

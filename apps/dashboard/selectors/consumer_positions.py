@@ -114,7 +114,7 @@ class PositionRow:
         return len(self.mark.ahead) / MOST_RUNS if self.mark else 0
 
     @property
-    def seen_at(self) -> datetime:
+    def settled_or_observed_at(self) -> datetime:
         """Return when a position's consumer settled last, else when it was observed."""
         settled_at = self.mark and self.mark.settled_at
         return settled_at or self.position.observed_at
@@ -168,7 +168,7 @@ class PositionPage:
     entries: list[Entry] | None
 
     @property
-    def is_kept_here(self) -> bool:
+    def settles_at_poisonweb(self) -> bool:
         """Tell whether the consumer settles at Poisonweb, not at its broker."""
         return self.position.source == PositionSource.SDK
 
