@@ -68,7 +68,7 @@ class AtOnce(SeparateDatabaseAndState):
     ) -> None:
         """Compute all statements of a migration's operation before it executes them."""
         change = super().database_forwards
-        _execute_collected(change, app_label, schema_editor, from_state, to_state)
+        _collect_then_execute(change, app_label, schema_editor, from_state, to_state)
 
     def database_backwards(
         self,
@@ -79,10 +79,10 @@ class AtOnce(SeparateDatabaseAndState):
     ) -> None:
         """Compute all statements that undo a migration's operation; then execute."""
         change = super().database_backwards
-        _execute_collected(change, app_label, schema_editor, from_state, to_state)
+        _collect_then_execute(change, app_label, schema_editor, from_state, to_state)
 
 
-def _execute_collected(
+def _collect_then_execute(
     change: Callable[..., None],
     app_label: str,
     editor: BaseDatabaseSchemaEditor,

@@ -26,7 +26,7 @@ class Snapshot:
         query = "SELECT pg_export_snapshot(), pg_current_snapshot()::text"
         ((self.name, self.pg_snapshot),) = session.execute(query).fetchall()
 
-    def ask(self, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+    def query(self, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Query Django's database as of this Postgres snapshot; return all rows."""
         return self._session.execute(query, values).fetchall()
 

@@ -100,7 +100,7 @@ def _check_name_of_key(name: str) -> None:
     if not is_name(name, limit=NAME_LIMIT):
         remedy = f"give up to {NAME_LIMIT} characters that can be seen"
         raise Invalid("name", f"{remedy}, without a blank at either end")
-    check_speaker("name", name)
+    refuse_system_like_name("name", name)
     other = ApiKey.objects.filter(name=name).first()
     if other is not None:
         revoked = ", though it is revoked" if other.revoked_at else ""
@@ -108,7 +108,7 @@ def _check_name_of_key(name: str) -> None:
         raise Invalid("name", f"{remedy}; the trail knows each by its own")
 
 
-def check_speaker(field: str, name: str) -> None:
+def refuse_system_like_name(field: str, name: str) -> None:
     """Raise Invalid for a user's or key's name that would look like Poisonweb's."""
     if resembles_system_name(name):
         remedy = "choose another name: entries of the trail that Poisonweb writes"
@@ -175,7 +175,7 @@ def create_user(
     if not is_name(username, limit=USERNAME_LIMIT):
         remedy = f"give up to {USERNAME_LIMIT} characters that can be seen"
         raise Invalid("username", f"{remedy}, without a blank at either end")
-    check_speaker("username", username)
+    refuse_system_like_name("username", username)
     if User.objects.filter(username__iexact=username).exists():
         raise Invalid("username", f"there is already a person called {username}")
     _check_password(password, User(username=username))

@@ -199,7 +199,7 @@ def test_upkeep_prunes_makes_partitions_and_signs_the_trail(
         shared_postgres_snapshot.open_snapshot() as moment,
     ):
         assert lock_of_test
-        assert moment.ask("SELECT current_user", {}) == [(who(),)]
+        assert moment.query("SELECT current_user", {}) == [(who(),)]
 
 
 @pytest.mark.usefixtures("application")

@@ -229,7 +229,9 @@ def test_a_failure_dated_by_a_clock_ahead_belongs_to_the_next_day(
 ) -> None:
     with shared_postgres_snapshot.open_snapshot() as moment:
         counts = staged_data_checks._count_by_kind(
-            moment.ask(staged_data_checks._FACTS, staged_data_checks._window(seen_late))
+            moment.query(
+                staged_data_checks._FACTS, staged_data_checks._window(seen_late)
+            )
         )
 
     assert counts["failures"] == 1

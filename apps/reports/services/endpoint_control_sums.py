@@ -105,10 +105,10 @@ def expected(
     rows = {kind: Counter[date]() for kind in _FACTS}
     sums: EndpointSums = {}
     for kind, (statement, measures) in _FACTS.items():
-        for day, topic, number, *values in snapshot.ask(statement, {**window}):
+        for day, topic, number, *values in snapshot.query(statement, {**window}):
             rows[kind][day] += number
             if topic in names:
-                sums |= _named(day, topic, measures, values)
+                sums |= _by_day_and_measure(day, topic, measures, values)
     return rows, sums
 
 
@@ -118,11 +118,11 @@ def staged(run: Run) -> EndpointSums:
     with connection.cursor() as cursor:
         cursor.execute(_STAGED, {"run": run.pk, "epoch": run.epoch})
         for day, topic, *values in cursor.fetchall():
-            sums |= _named(day, topic, _MEASURES, values)
+            sums |= _by_day_and_measure(day, topic, _MEASURES, values)
     return sums
 
 
-def _named(
+def _by_day_and_measure(
     day: date, topic: str, measures: tuple[str, ...], values: list[Any]
 ) -> EndpointSums:
     """Key a report's sums of a topic's endpoint on a day; leave out those that are 0.

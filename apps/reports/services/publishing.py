@@ -167,7 +167,9 @@ def delete_removed_topics(run: Run, snapshot: Snapshot) -> None:
     Such a topic had no records: only its broker's delivery counts were staged, or the
     calls of an endpoint that was removed before it.
     """
-    existing = [name for (name,) in snapshot.ask("SELECT name FROM brokers_topic", {})]
+    existing = [
+        name for (name,) in snapshot.query("SELECT name FROM brokers_topic", {})
+    ]
     values: dict[str, Any] = {"run": run.pk, "epoch": run.epoch, "existing": existing}
     with connection.cursor() as cursor:
         for table in _STAGED_BY_TOPIC:

@@ -125,7 +125,7 @@ def check(
     Raises Unreconciled when numbers differ. `rows_read` is how many facts of each kind
     the job reports as read.
     """
-    facts = snapshot.ask(_FACTS, _window(run))
+    facts = snapshot.query(_FACTS, _window(run))
     endpoint_rows, sums_of_endpoints = endpoint_control_sums.expected(
         snapshot, _window(run)
     )
