@@ -190,7 +190,7 @@ def first_unsettled(
     return list(rows.order_by("pk").values_list("pk", flat=True)[:most])
 
 
-def decided_rows(keys: Sequence[int]) -> list[DecidedRow]:
+def unsettled_rows(keys: Sequence[int]) -> list[DecidedRow]:
     """Return our records of quarantined outbox rows with these keys, still unsettled.
 
     Each comes with the decided state that the row does not have yet.
@@ -292,7 +292,7 @@ def note_ends_of_floods(*, now: datetime) -> None:
         note_flood(outbox_id=outbox_id, now=now)
 
 
-def forget(*, now: datetime) -> None:
+def prune_settled(*, now: datetime) -> None:
     """Delete our records of quarantined outbox rows that were sent or released.
 
     Those are deleted a day after they were settled: no report or decision needs them.

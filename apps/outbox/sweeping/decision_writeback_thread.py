@@ -87,7 +87,7 @@ class DecisionWriteback:
         It ends when nothing more can be done now.
         """
         with borrow():
-            quarantined_rows_and_messages.forget(now=self._clock())
+            quarantined_rows_and_messages.prune_settled(now=self._clock())
             quarantined_rows_and_messages.note_ends_of_floods(now=self._clock())
         while outboxes := self._unsettled_outboxes():
             parts = [self._parts(outbox) for outbox in outboxes]
@@ -96,7 +96,7 @@ class DecisionWriteback:
             for outbox, keys in filter(None, in_turn):
                 if self._stop.is_set():
                     return
-                if outbox.pk not in self._passed_by("outbox"):
+                if outbox.pk not in self._keys_not_written("outbox"):
                     self._settle(outbox, keys)
 
     def _run(self) -> None:
@@ -131,11 +131,11 @@ class DecisionWriteback:
     def _unsettled_outboxes(self) -> list[Outbox]:
         with self._looking():
             rows = quarantined_rows_and_messages.unsettled().exclude(
-                pk__in=self._passed_by("row")
+                pk__in=self._keys_not_written("row")
             )
             outboxes = Outbox.objects.filter(pk__in=rows.values("outbox"))
-            listed = outboxes.exclude(pk__in=self._passed_by("outbox")).order_by("pk")
-            return list(listed.select_related("topic"))
+            listed = outboxes.exclude(pk__in=self._keys_not_written("outbox"))
+            return list(listed.order_by("pk").select_related("topic"))
 
     def _parts(self, outbox: Outbox) -> list[tuple[Outbox, Sequence[int]]]:
         """List keys of an outbox's rows to write decisions back to, in parts.
@@ -145,7 +145,7 @@ class DecisionWriteback:
         """
         with self._looking():
             keys = quarantined_rows_and_messages.first_unsettled(
-                outbox, passed_by=self._passed_by("row"), most=LISTED_AT_ONCE
+                outbox, passed_by=self._keys_not_written("row"), most=LISTED_AT_ONCE
             )
         size = self._part_rows.get(outbox.pk, AT_ONCE)
         starts = range(0, len(keys), size)
@@ -157,7 +157,7 @@ class DecisionWriteback:
         An error leaves the outbox, or a row, for later.
         """
         with borrow():
-            rows = quarantined_rows_and_messages.decided_rows(keys)
+            rows = quarantined_rows_and_messages.unsettled_rows(keys)
         try:
             states = self._settle_rows(outbox, rows)
         except Exception as error:  # noqa: BLE001 - counted, and shown with its stack
@@ -249,7 +249,7 @@ class DecisionWriteback:
                 states.append((decided, state))
         return states
 
-    def _passed_by(self, what: str) -> list[int]:
+    def _keys_not_written(self, what: str) -> list[int]:
         """Return keys of outboxes, or of rows, that the writeback leaves alone now.
 
         It is the writeback of decisions. They failed or had to wait, within the last

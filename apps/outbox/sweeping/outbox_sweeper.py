@@ -110,7 +110,7 @@ class OutboxSweeper:
             connections.close_all()  # those of this thread
 
     def _publish(self, messages: Sequence[OutboxMessage]) -> list[SendOutcome]:
-        self._watch.note({message.topic for message in messages})
+        self._watch.note_topics({message.topic for message in messages})
         return self._publishing(messages)
 
     def _connect(self) -> psycopg.Connection[Any]:

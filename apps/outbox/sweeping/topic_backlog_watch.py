@@ -78,7 +78,7 @@ class TopicBacklogWatch:
         with self._mutex:
             return self._errors.errors
 
-    def note(self, topics: Iterable[str]) -> None:
+    def note_topics(self, topics: Iterable[str]) -> None:
         """Remember the topics that an outbox's sweeper sent to, the latest hundred."""
         with self._mutex:
             for topic in topics:

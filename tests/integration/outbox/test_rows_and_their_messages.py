@@ -652,7 +652,7 @@ def test_what_was_quarantined_again_meanwhile_is_not_stored_as_settled(
     keys = quarantined_rows_and_messages.first_unsettled(
         registered, passed_by=[], most=9
     )
-    [decided] = quarantined_rows_and_messages.decided_rows(keys)
+    [decided] = quarantined_rows_and_messages.unsettled_rows(keys)
     SetAsideRow.objects.update(quarantined_at=clock.now())
 
     quarantined_rows_and_messages.store_all(
@@ -795,7 +795,7 @@ def test_a_fault_of_a_look_ends_no_thread(
         looks.append(1)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(quarantined_rows_and_messages, "forget", fail)
+    monkeypatch.setattr(quarantined_rows_and_messages, "prune_settled", fail)
     thread = DecisionWriteback(clock=clock.now)
     thread.start()
     wait_until(lambda: len(looks) > 2)

@@ -86,7 +86,7 @@ def position(group: str, lag: int | None) -> ConsumerPosition:
 
 def reason(**limits: Any) -> str:
     watch = TopicBacklogWatch(outbox_with(**limits))
-    watch.note(["orders"])
+    watch.note_topics(["orders"])
     watch.ask("orders")
     return watch.slowed().get("orders", "")
 
@@ -109,7 +109,7 @@ def test_a_queue_that_does_not_exist_yet_has_nothing_in_it(
     queues.expects_queues = True
 
     watch = TopicBacklogWatch(outbox_with(most_depth=1))
-    watch.note(["orders"])
+    watch.note_topics(["orders"])
     watch.ask("orders")
 
     assert (watch.slowed(), watch.errors) == ({}, [])
@@ -142,7 +142,7 @@ def test_a_topic_is_asked_about_again_after_some_seconds_the_oldest_first(
 ) -> None:
     clock = Clock()
     watch = TopicBacklogWatch(outbox_with(most_depth=1), timer=clock)
-    watch.note(["a", "b"])
+    watch.note_topics(["a", "b"])
     assert watch.next_due() == "a"
     watch.ask("a")
     clock.seconds += 1
@@ -161,7 +161,7 @@ def test_a_figure_that_is_too_old_slows_nothing(queues: CountedQueues) -> None:
     clock = Clock()
     watch = TopicBacklogWatch(outbox_with(most_depth=1), timer=clock)
     queues.put("orders", b"body")
-    watch.note(["orders"])
+    watch.note_topics(["orders"])
     watch.ask("orders")
 
     clock.seconds += FRESH_SECONDS
@@ -173,15 +173,15 @@ def test_a_figure_that_is_too_old_slows_nothing(queues: CountedQueues) -> None:
 def test_only_the_latest_topics_are_asked_about(queues: CountedQueues) -> None:
     queues.put("t-0", b"body")
     watch = TopicBacklogWatch(outbox_with(most_depth=1))
-    watch.note(["t-0"])
+    watch.note_topics(["t-0"])
     watch.ask("t-0")
     assert watch.slowed()
 
-    watch.note(f"t-{number}" for number in range(1, MOST_TOPICS))
+    watch.note_topics(f"t-{number}" for number in range(1, MOST_TOPICS))
     assert watch.slowed()
-    watch.note(["t-0", f"t-{MOST_TOPICS}"])
+    watch.note_topics(["t-0", f"t-{MOST_TOPICS}"])
     assert watch.slowed()
-    watch.note(f"t-{number}" for number in range(1, MOST_TOPICS + 1))
+    watch.note_topics(f"t-{number}" for number in range(1, MOST_TOPICS + 1))
 
     assert not watch.slowed()
     assert watch.next_due() != "t-0"
@@ -192,7 +192,7 @@ def test_a_broker_that_is_away_slows_nothing_and_is_counted(
 ) -> None:
     queues.away = True
     watch = TopicBacklogWatch(outbox_with(most_lag=1))
-    watch.note(["orders"])
+    watch.note_topics(["orders"])
     watch.ask("orders")
     watch.ask("orders")
 
@@ -209,7 +209,7 @@ def test_a_fault_of_an_adapter_does_not_end_the_watch(
     monkeypatch.setattr(topic_backlog_watch, "LOOK_SECONDS", 0.01)
     queues.is_broken = True
     watch = TopicBacklogWatch(outbox_with(most_lag=1))
-    watch.note(["orders"])
+    watch.note_topics(["orders"])
     watch.start()
     try:
         wait_until(lambda: watch.errors and watch.errors[0].count > 2)
@@ -227,12 +227,12 @@ def test_a_broker_that_hangs_makes_nobody_wait(
     queues.hanging = "orders"
     queues.put("orders", b"body")
     watch = TopicBacklogWatch(outbox_with(most_depth=1))
-    watch.note(["orders"])
+    watch.note_topics(["orders"])
     watch.start()
     try:
         wait_until(lambda: queues.topics)
 
-        watch.note(["invoices"])
+        watch.note_topics(["invoices"])
         assert watch.slowed() == {}  # and not for ever
         queues.answer_comes.set()
         wait_until(lambda: set(watch.slowed()) == {"orders"})
@@ -247,7 +247,7 @@ def test_without_a_limit_no_broker_is_asked(
     monkeypatch.setattr(topic_backlog_watch, "TICK_SECONDS", 0.01)
     names = {thread.name for thread in threading.enumerate()}
     watch = TopicBacklogWatch(outbox_with())
-    watch.note(["orders"])
+    watch.note_topics(["orders"])
 
     watch.start()
 
