@@ -115,7 +115,7 @@ class SkipDraft:
         return MatcherLabel.of(self.matcher)
 
     @property
-    def only_message(self) -> int | None:
+    def message_by_bookmark(self) -> int | None:
         """Return the id of the form's message if the skip is by bookmark, or None."""
         if self.message is None or self.matcher.kind is not MatcherKind.BOOKMARK:
             return None
@@ -176,7 +176,7 @@ def message_of(params: QueryDict, principal: Principal) -> Poison | None:
     return message_contents.visible(poison_id=int(number), principal=principal)
 
 
-def is_complete(form: SkipForm, message: Poison | None) -> bool:
+def lacks_only_a_reason(form: SkipForm, message: Poison | None) -> bool:
     """Tell whether the form of a skip needs no more entries but a reason.
 
     It is then for a message, and by a value of its own: bookmark, id or body.
@@ -254,7 +254,7 @@ def add(
         handler_version=draft.handler_version,
         expires_at=None if draft.lifetime is None else now + draft.lifetime,
         reason=data["reason"],
-        poison_id=draft.only_message,
+        poison_id=draft.message_by_bookmark,
         everything=data["everything"],
         principal=principal,
         now=now,

@@ -72,7 +72,9 @@ def outcome_chart(outcomes: OutcomesOverTime, *, gives_back: bool) -> OutcomeCha
     """
     width, buckets = in_words(outcomes.width), outcomes.buckets
     names = [ALL, *OUTCOMES, "silent"]
-    numbers = {name: [_number(bucket, name) for bucket in buckets] for name in names}
+    numbers = {
+        name: [_number_in_bar(bucket, name) for bucket in buckets] for name in names
+    }
     labels = GIVEN_BACK if gives_back else {}
     return OutcomeChart(
         rows=[
@@ -100,7 +102,7 @@ def in_words(width: timedelta) -> str:
     return noun if number == 1 else f"{number} {noun}s"
 
 
-def _number(bucket: OutcomeBucket, name: str) -> int:
+def _number_in_bar(bucket: OutcomeBucket, name: str) -> int:
     """Return the number of an outcome in one bar of an operation's chart."""
     if name == ALL:
         return bucket.total

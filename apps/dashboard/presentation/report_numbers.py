@@ -14,14 +14,14 @@ def percent(share: float | None) -> str:
         return "<0.01\u00a0%"
     if 99.5 <= value < 100:
         return ">99\u00a0%"
-    return f"{_rounded(value)}\u00a0%"
+    return f"{_rounded_text(value)}\u00a0%"
 
 
 def interval(low: float | None, high: float | None) -> str:
     """Format a rate's confidence interval as percentages, "—" without one."""
     if low is None or high is None:
         return NOTHING
-    return f"{_rounded(100 * low)}–{percent(high)}"  # noqa: RUF001 - a range
+    return f"{_rounded_text(100 * low)}–{percent(high)}"  # noqa: RUF001 - a range
 
 
 def milliseconds(bound: int | None) -> str:
@@ -33,7 +33,7 @@ def milliseconds(bound: int | None) -> str:
     return f"{bound / 1000:,.1f}\u00a0s"
 
 
-def _rounded(value: float) -> str:
+def _rounded_text(value: float) -> str:
     """Write a failure rate in percent as text: more decimals the smaller it is."""
     if value in {0, 100}:
         return f"{value:.0f}"

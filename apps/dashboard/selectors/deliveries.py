@@ -191,7 +191,7 @@ def _with_answer(attempt: Attempt) -> AttemptRow:
     return AttemptRow(
         attempt=attempt,
         answer=_answer(attempt.answer, is_cut=attempt.is_answer_cut),
-        headers=HeaderRows.of(_pairs(attempt.answer_headers), revealed_value),
+        headers=HeaderRows.of(_header_pairs(attempt.answer_headers), revealed_value),
         late_answer=(
             None
             if attempt.late_answer is None
@@ -208,10 +208,10 @@ def _answer(stored: bytes | memoryview, *, is_cut: bool) -> BodyView:
 
 
 def _first_headers(delivery: Delivery) -> FirstHeaders:
-    return _pairs(delivery.headers)
+    return _header_pairs(delivery.headers)
 
 
-def _pairs(flat: Sequence[bytes | memoryview]) -> FirstHeaders:
+def _header_pairs(flat: Sequence[bytes | memoryview]) -> FirstHeaders:
     """Pair the names and values of the first headers of a delivery to an endpoint.
 
     They alternate where they are stored. Those of an endpoint's answer, too.

@@ -104,7 +104,7 @@ def between(
             for at, message in enumerate(messages)
         ],
         column=column,
-        header_names=_names(headers),
+        header_names=_comparable_headers(headers),
         too_slow=isinstance(loaded, TooSlow),
     )
 
@@ -130,7 +130,7 @@ def _name(message: Poison, headers: Sequence[Header]) -> str:
     return name[:LONGEST_NAME]
 
 
-def _names(headers: Headers) -> list[str]:
+def _comparable_headers(headers: Headers) -> list[str]:
     """List the headers by which a person can compare a problem's messages."""
     names_sent = {readable(name) for each in headers.values() for name, _ in each}
     plain = [name for name in names_sent if name.isprintable() and _is_short(name)]

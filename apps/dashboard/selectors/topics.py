@@ -363,7 +363,7 @@ class _SourceCount:
     lately: int
 
     @classmethod
-    def all(cls, ids: list[int], *, now: datetime) -> list[Self]:
+    def of_last_day(cls, ids: list[int], *, now: datetime) -> list[Self]:
         """Count the last 24 hours' deliveries and failures, for the topic pages.
 
         SQL does so, by topic and by source: who counted them.
@@ -389,7 +389,7 @@ def _traffic(ids: list[int], *, now: datetime) -> dict[int, Traffic]:
     They are those of 24 hours that the SDK counted, or else the broker.
     """
     traffic = {pk: Traffic() for pk in ids}
-    counts = _SourceCount.all(ids, now=now)
+    counts = _SourceCount.of_last_day(ids, now=now)
     by_sdk = {each.topic for each in counts if each.source == "sdk"}
     for each in counts:
         if each.source == "sdk" or each.topic not in by_sdk:

@@ -434,7 +434,8 @@ def legible(text: object) -> SafeString:
         return escape(text)
     runs = groupby(text, key=_is_visible)
     pieces = (
-        _joined(run) if is_visible else _code_points(run) for is_visible, run in runs
+        _visible_run(run) if is_visible else _code_points(run)
+        for is_visible, run in runs
     )
     return format_html_join("", "{}", ((piece,) for piece in pieces))
 
@@ -450,7 +451,7 @@ def _is_visible(character: str) -> bool:
     return character.isprintable() or character in "\n\t"
 
 
-def _joined(run: Iterable[str]) -> str:
+def _visible_run(run: Iterable[str]) -> str:
     """Join characters of untrusted text that are all visible, without a change."""
     return "".join(run)
 

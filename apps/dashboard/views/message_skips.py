@@ -60,7 +60,7 @@ def new(request: SignedIn) -> HttpResponse:
     message = skip_forms.message_of(data, principal)
     form, preview = SkipForm(data, message), None
     try:
-        if request.method == "POST" or skip_forms.is_complete(form, message):
+        if request.method == "POST" or skip_forms.lacks_only_a_reason(form, message):
             preview = skip_forms.preview(skip_forms.draft(form, message, principal))
         if preview and request.POST.get("act") == "add":
             skip = skip_forms.add(form, preview, principal, now=clock.now())
