@@ -64,7 +64,7 @@ def sub_ids(name: str) -> list[str]:
     return [f"{name}-{n}" for n in range(CONSUMERS)]
 
 
-def consumer() -> Principal:
+def consumer_principal() -> Principal:
     """Build the principal of the benchmark's consumers, which may settle positions."""
     from apps.core.actor import Actor
     from apps.team.rights import Principal, Scope
@@ -81,7 +81,7 @@ def open_positions() -> int:
     def epoch(**members: str) -> int:
         holder = Holder.parse({"client_name": CLIENT, **members})
         return position_opening.open_positions(
-            holder=holder, principal=consumer(), now=clock.now()
+            holder=holder, principal=consumer_principal(), now=clock.now()
         ).epoch
 
     for sub_id in sub_ids("sub"):
@@ -120,7 +120,7 @@ def settle(batch: list[Member]) -> None:
     from apps.core import clock
 
     answers = position_settling.settle(
-        members=batch, principal=consumer(), now=clock.now()
+        members=batch, principal=consumer_principal(), now=clock.now()
     )
     if any(answer != position_settling.OK for answer in answers):
         raise AssertionError(answers)

@@ -108,7 +108,7 @@ class Bench:
         if confirmed != NUMBER:
             raise AssertionError(confirmed)
 
-    def singly(self) -> None:
+    def publish_one_by_one(self) -> None:
         """Publish messages with pika, and wait for each confirmation."""
         channel = self.connection.channel()
         channel.confirm_delivery()
@@ -117,7 +117,7 @@ class Bench:
             channel.basic_publish("", TARGET, BODY, properties, mandatory=True)
         channel.close()
 
-    def rate(self, work: Callable[[], None], number: int) -> float:
+    def measure_rate(self, work: Callable[[], None], number: int) -> float:
         """Time a way to publish to RabbitMQ: return its messages a second.
 
         It moves them into an empty queue.
@@ -155,12 +155,12 @@ def measure(bench: Bench) -> list[str]:
         "publisher": (bench.publish_with_adapter, NUMBER),
         "shovel, on-confirm": (bench.shovel, NUMBER),
         "pika, pipelined": (bench.pipelined, NUMBER),
-        "pika, a confirmation each": (bench.singly, SINGLY),
+        "pika, a confirmation each": (bench.publish_one_by_one, SINGLY),
     }
     rates: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(ROUNDS + 1):
         for name, (work, number) in works.items():
-            rate = bench.rate(work, number)
+            rate = bench.measure_rate(work, number)
             rates[name] += [rate] if turn else []  # the first is to warm up
     bench.close()
     medians = {name: statistics.median(values) for name, values in rates.items()}

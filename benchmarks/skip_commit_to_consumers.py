@@ -60,7 +60,7 @@ class Arrivals:
         """Note that changes of the skip list arrived now, in the skip benchmark."""
         self._at += [time.perf_counter()] * times
 
-    def of(self, commit: Commit) -> list[float]:
+    def delays_of(self, commit: Commit) -> list[float]:
         """Commit a skip change; wait until all consumers have it, return each delay.
 
         Raises TimeoutError if some never get it. The commit may be a bare notice
@@ -200,7 +200,7 @@ def listen_cut() -> Iterator[None]:
     thread.join()
 
 
-def fifty(url: str, key: str, skip: Commit) -> None:
+def print_delays_of_fifty_consumers(url: str, key: str, skip: Commit) -> None:
     """Print the skip delays of fifty consumers here, and those of bare notices."""
     ours, many, one = Arrivals(CONSUMERS), Arrivals(CONSUMERS), Arrivals(1)
     notify_many, notify_one = bare_notify("many"), bare_notify("one")
@@ -215,14 +215,14 @@ def fifty(url: str, key: str, skip: Commit) -> None:
             (one, notify_one, 4 * CHANGES),
         ]
         for arrivals, commit, _ in turns:
-            arrivals.of(commit)  # once each to warm up
+            arrivals.delays_of(commit)  # once each to warm up
         rounds = [
             [p99_of(arrivals, commit, number) for arrivals, commit, number in turns]
             for _ in range(ROUNDS)
         ]
         with listen_cut():
             time.sleep(1)
-            worst = max(max(ours.of(at_any_time(skip))) for _ in range(CUTS))
+            worst = max(max(ours.delays_of(at_any_time(skip))) for _ in range(CUTS))
     mine, bare, alone = map(statistics.median, zip(*rounds, strict=True))
     print(f"{CONSUMERS} consumers: p99 {mine * 1000:.1f} ms", end=", ")
     print(f"NOTIFY to as many: {bare * 1000:.1f} ms, to one: {alone * 1000:.1f} ms")
@@ -232,7 +232,7 @@ def fifty(url: str, key: str, skip: Commit) -> None:
 
 def p99_of(arrivals: Arrivals, commit: Commit, number: int) -> float:
     """Return the 99th percentile of the delays of so many skip changes."""
-    return p99([delay for _ in range(number) for delay in arrivals.of(commit)])
+    return p99([delay for _ in range(number) for delay in arrivals.delays_of(commit)])
 
 
 def at_any_time(commit: Commit) -> Commit:
@@ -479,7 +479,7 @@ async def _length_of_answer(reader: asyncio.StreamReader) -> int:
     return int(match[1]) if match else 0
 
 
-async def thousands(url: str, key: str, commit: Commit) -> None:
+async def print_delays_of_thousands(url: str, key: str, commit: Commit) -> None:
     """Print the skip delays of thousands of readers of one web process."""
     arrivals = Arrivals(READERS)
     readers = Readers(url, key, arrivals)
@@ -503,10 +503,10 @@ def main() -> None:
     logging.disable()
     key, commit = api_key(), new_skip()
     with web() as url:
-        fifty(url, key, commit)
+        print_delays_of_fifty_consumers(url, key, commit)
         print_ratio_in_processes(url, key)
     with web() as url:
-        asyncio.run(thousands(url, key, commit))
+        asyncio.run(print_delays_of_thousands(url, key, commit))
 
 
 if __name__ == "__main__":

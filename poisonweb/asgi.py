@@ -20,8 +20,8 @@ from poisonweb.request_limits import (
     MIB,
     Application,
     Scope,
-    is_form,
     is_of_skips,
+    is_other_form,
     is_question_to_broker,
     is_sign_in,
     is_sign_in_elsewhere,
@@ -89,7 +89,7 @@ _MOST_AT_ONCE = (
     (is_sign_in, 3),
     (is_sign_in_elsewhere, 4),
     (is_question_to_broker, 8),
-    (is_form, 4),
+    (is_other_form, 4),
 )
 for _kind, _most in _MOST_AT_ONCE:
     _application = limit_concurrency(_application, of=_kind, most=_most)

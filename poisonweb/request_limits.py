@@ -159,7 +159,7 @@ def is_question_to_broker(scope: Scope) -> bool:
     return scope["method"] == "POST" and bool(_ASKS_BROKER.fullmatch(path))
 
 
-def is_form(scope: Scope) -> bool:
+def is_other_form(scope: Scope) -> bool:
     """Check if a request is a page's form, but no sign-in and no question to a broker.
 
     Strangers may send it, too.

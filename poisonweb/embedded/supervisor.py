@@ -90,7 +90,7 @@ class Child:
         return self.restart_at is None
 
 
-def delay(deaths: int) -> float:
+def restart_delay(deaths: int) -> float:
     """Return the seconds before `make run` restarts a child, after this many deaths.
 
     The deaths are those in a row.
@@ -268,7 +268,7 @@ class Supervisor:
 
     def _schedule_restart(self, child: Child, *, why: str) -> None:
         """Set when a child starts again, later after each death, and log it."""
-        seconds = delay(child.deaths)
+        seconds = restart_delay(child.deaths)
         child.restart_at = time.monotonic() + seconds
         logger.warning(
             "%s ended (%s); it starts again in %.1f s", child.program.name, why, seconds

@@ -13,8 +13,8 @@ from poisonweb.request_limits import (
     Receive,
     Scope,
     Send,
-    is_form,
     is_of_skips,
+    is_other_form,
     is_page,
     is_question_to_broker,
     is_sign_in,
@@ -27,7 +27,7 @@ KINDS = (
     is_sign_in,
     is_sign_in_elsewhere,
     is_question_to_broker,
-    is_form,
+    is_other_form,
 )
 
 READ: Message = {"type": "http.request", "body": b"", "more_body": False}
@@ -157,9 +157,9 @@ def test_other_paths_take_no_turn() -> None:
         ("POST", "/sign-in/code", [is_sign_in]),
         ("POST", "/sign-in/provider", [is_sign_in_elsewhere]),
         ("GET", "/sign-in/provider/callback", []),
-        ("POST", "/preferences", [is_form]),
-        ("POST", "/nowhere", [is_form]),
-        ("POST", "/brokers/7/edit", [is_form]),
+        ("POST", "/preferences", [is_other_form]),
+        ("POST", "/nowhere", [is_other_form]),
+        ("POST", "/brokers/7/edit", [is_other_form]),
         ("POST", "/brokers/7/test", [is_question_to_broker]),
         ("POST", "/brokers/7/discover", [is_question_to_broker]),
         ("POST", "/brokers/7/observe", [is_question_to_broker]),

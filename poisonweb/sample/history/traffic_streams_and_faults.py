@@ -123,7 +123,7 @@ def creeping(part: float, *, times: float) -> Likely:
     return likely
 
 
-def while_released(part: float) -> Likely:
+def likely_while_released(part: float) -> Likely:
     """Return a function of time: a likelihood of made-up failures, or 0.
 
     It is 0 unless the faulty release runs.
@@ -188,7 +188,7 @@ RELEASE = FailureMode(
     frames=(_TRIED, _BILLED, *_TOTALS),
     body=_order(1),
     fates={Fate.HANDLED: 1},
-    likely=while_released(0.8),
+    likely=likely_while_released(0.8),
 )
 ORDER_FAULTS = (
     FailureMode(

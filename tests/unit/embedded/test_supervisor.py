@@ -16,8 +16,8 @@ from poisonweb.embedded.supervisor import (
     LONGEST_DELAY,
     MARK,
     ProcessRecord,
-    delay,
     recover,
+    restart_delay,
 )
 from tests.waiting import wait_until
 
@@ -254,7 +254,7 @@ def test_recovery_spares_a_process_that_has_only_the_number(tmp_path: Path) -> N
 
 
 def test_waits_longer_after_every_death_up_to_a_limit() -> None:
-    waits = [delay(deaths) for deaths in range(1, 12)]
+    waits = [restart_delay(deaths) for deaths in range(1, 12)]
 
     assert waits[:3] == [0.2, 0.4, 0.8]
     assert waits[-1] == LONGEST_DELAY
