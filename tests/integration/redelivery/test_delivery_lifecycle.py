@@ -453,8 +453,8 @@ def test_a_result_without_its_claim_does_not_end_the_next_attempt() -> None:
 def test_only_what_may_be_repeated_is_claimed_ahead() -> None:
     stock = endpoint()
     new = [request(is_repeatable=number != 3) for number in range(6)]
-    for each in new:
-        accept(endpoint=stock, new=each, now=NOW)
+    for number, each in enumerate(new):
+        accept(endpoint=stock, new=each, now=later(number - 10))
 
     claimed = delivery_claims.claim(endpoint=stock, fence=1, most=2, ahead=3, now=NOW)
 
