@@ -137,7 +137,7 @@ def rows(number: int, topic: Topic) -> Rows:
 def _rows_of(
     pk: int, report: FailureReport, topic: int, problem: int, now: datetime
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield each table's name with the row that COPY writes there for a failure."""
+    """Yield tables' names with the rows that the bare COPY writes for a failure."""
     raised = report.exception
     assert raised is not None
     bookmark, day = report.bookmark.encode(), date.today()  # noqa: DTZ011 - a partition

@@ -158,7 +158,7 @@ def _execute(cursor: CursorWrapper, statement: str, *names: sql.Composable) -> N
 
 
 def _refuse_powerful(cursor: CursorWrapper, role: str) -> None:
-    """Raise Refused if a Postgres role could bypass the rights granted to it."""
+    """Raise Refused if the role of Poisonweb's processes could bypass its rights."""
     cursor.execute(_ROLE, [role])
     is_super, is_powerful, is_owner, creates, owns = cursor.fetchone()
     obstacles = {

@@ -31,7 +31,7 @@ class RequestTimeLimit:
         self._timer = self._loop.call_later(seconds, self._on_late)
 
     def stop(self) -> None:
-        """Let the connection wait without a limit, as for its answer."""
+        """Stop the timer: the HTTP request is whole, and its answer may take longer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -163,7 +163,10 @@ def _verify_walk(
 
 @contextmanager
 def _search_path() -> Iterator[list[str]]:
-    """Look up SQL names in pg_catalog only; yield the former search path's schemas."""
+    """Look up the verification's SQL names in pg_catalog only.
+
+    Yields the schemas of the search path before, which is set again afterwards.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_catalog.current_schemas(true),"

@@ -220,7 +220,7 @@ def read_options(value: object, *, example: str = "") -> dict[str, object]:
 
 
 def limits_of(topic: Topic) -> frozenset[str]:
-    """Name the limits that Poisonweb applies to a topic; all without an adapter."""
+    """Name the policies that Poisonweb applies to a topic; all without an adapter."""
     if topic.broker is None:
         return LIMITS
     try:

@@ -230,6 +230,6 @@ def _read_slice(poison_id: int, *, start: int, length: int) -> bytes:
 
 
 def _pairs(flat: Sequence[bytes | memoryview]) -> tuple[Header, ...]:
-    """Pair the names and values of a stored message's headers, which alternate."""
+    """Pair the names and values of a captured message's headers, which alternate."""
     parts = [bytes(part) for part in flat]
     return tuple(zip(parts[::2], parts[1::2], strict=True))

@@ -16,8 +16,8 @@ import pytest
 
 from poisonguard.contract import GuardHeartbeat, GuardState
 from poisonguard.errors import Away, Full, Misconfigured, Refused
-from poisonguard.server import confirmation_queue, oversize_bodies
 from poisonguard.server import counts_by_minute as counting
+from poisonguard.server import oversize_bodies, redrive_confirmation_queue
 from poisonguard.server.counts_by_minute import CounterKey, Counters
 from poisonguard.server.failure_report_queue import Receipt
 from poisonguard.server.http_client import Client
@@ -514,7 +514,7 @@ def test_a_confirmation_is_kept_in_memory_where_the_disk_is_full(
 def test_confirmations_beyond_the_limit_raise_full(
     server: Server, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(confirmation_queue, "CONFIRMATIONS_LIMIT", 2)
+    monkeypatch.setattr(redrive_confirmation_queue, "CONFIRMATIONS_LIMIT", 2)
     server.stop()
     for number in range(2):
         reporter.confirm(confirmation(f"redrive.{number}"))

@@ -47,7 +47,7 @@ def one(outbox_id: int, principal: Principal, *, now: datetime) -> OutboxDetail:
 
 
 def visible(outbox_id: int, principal: Principal) -> Outbox:
-    """Find an outbox's row by id for the API; raises Absent if it is not visible."""
+    """Return the Outbox of this id for the API; raise Absent if it is not visible."""
     outbox = _visible(principal).filter(pk=outbox_id).first()
     if outbox is None:
         raise Absent(f"There is no outbox {outbox_id} here.")

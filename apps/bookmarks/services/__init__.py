@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from apps.bookmarks.services.broker_position_storage import observe
+from apps.bookmarks.services.positions_read_from_brokers import observe
 
 __all__ = ["observe"]

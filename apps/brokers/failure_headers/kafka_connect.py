@@ -18,7 +18,7 @@ _CONVERTERS = frozenset({"KEY_CONVERTER", "VALUE_CONVERTER", "HEADER_CONVERTER"}
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read a failure's story from Kafka Connect's context headers."""
+    """Read a failure's story from Kafka Connect's headers; empty without them."""
     kind = headers.text(f"{PREFIX}exception.class.name")
     topic = headers.text(f"{PREFIX}topic")
     if not kind and not topic:

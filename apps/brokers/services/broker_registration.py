@@ -108,7 +108,7 @@ def alter(
 def _store_changes(
     broker: Broker, values: Mapping[str, object], principal: Principal, *, now: datetime
 ) -> Broker:
-    """Store new values on a locked broker, and audit which were changed."""
+    """Lock a broker, store its new values, and audit which were changed."""
     lock_broker(broker)
     others = Broker.objects.exclude(pk=broker.pk)
     if others.filter(name=values.get("name")).exists():

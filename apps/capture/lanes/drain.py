@@ -377,7 +377,7 @@ class Drain:
         )
 
     def _release_removed(self, depth: int | None) -> None:
-        """Release held dead letters that another program removed from the queue."""
+        """Release dead letters in hand that others removed from the queue of a lane."""
         if self.capabilities.peeks and not self.capabilities.extends:
             present = {
                 _held_key(letter) for letter in self.reader.peek(limit=MOST_PEEKED)

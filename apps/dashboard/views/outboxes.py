@@ -63,7 +63,7 @@ def detail(request: SignedIn, outbox_id: int) -> HttpResponse:
 @require_safe
 @needs(Scope.POISONS_READ)
 def rows(request: SignedIn, outbox_id: int) -> HttpResponse:
-    """Render the part of an outbox's page with its rows from the producer's database.
+    """Render the page of an outbox's rows, read from the producer's database.
 
     The database may be away.
     """

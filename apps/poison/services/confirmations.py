@@ -153,7 +153,8 @@ def _confirm(
 ) -> set[uuid.UUID]:
     """Set redrives to confirmed, if they may be; return those that changed.
 
-    Counts these and the other changes of the transaction together.
+    Counts these and the other changes of the transaction together, in the windows of
+    their operations.
     """
     with connection.cursor() as cursor:
         values: dict[str, Any] = {

@@ -188,7 +188,7 @@ class FirstTries:
                 await caller.write(outcome.body, is_last=True)
 
     async def _reason_against(self, call: EndpointCall, breaker: CachedBreaker) -> str:
-        """Return why the back end is not called now; "" where it is."""
+        """Return why a first try is not made: a stop, breaker or order key. Else ""."""
         if self._is_stopping:
             return STOPPED
         if call.order_key is None and not breaker.is_open:

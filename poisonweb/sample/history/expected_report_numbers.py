@@ -135,7 +135,7 @@ class ExpectedNumbers:
 
 
 def _key(day: date, stream: TrafficStream) -> dict[str, object]:
-    """Return the first members of an expected report line: day, topic and group."""
+    """Return day, topic and group as a dict: the start of an expected report line."""
     return {
         "day": day.isoformat(),
         "topic": stream.topic,

@@ -110,7 +110,7 @@ class LockAttempt(ABC):
         return True
 
     def fail(self, error: GuardError) -> None:
-        """Let the `acquire` of a lock raise an error, unless it was granted."""
+        """End the wait of a lock's `acquire` with an error, unless it was granted."""
         with self._mutex:
             if self._grant is None and self._error is None:
                 self._error = error

@@ -81,7 +81,7 @@ class OutboxLimits:
                 )
 
     def of(self, topic: str) -> TopicLimits:
-        """Return the limits set for a topic of the outbox, or those for each topic."""
+        """Return a topic's limits in a producer's outbox, or those for each topic."""
         return self.topics.get(topic, self.each_topic)
 
     def max_body_of(self, topic: str) -> int:

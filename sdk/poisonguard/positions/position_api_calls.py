@@ -65,7 +65,10 @@ class PositionCalls:
         )
 
     def settle(self, updates: Sequence[Update]) -> list[Mapping[str, Any]]:
-        """Write position updates in one request; return status and detail of each."""
+        """Send a consumer's position updates to the server in one request.
+
+        Returns status and detail of each.
+        """
         body = {"updates": [self._to_wire(update) for update in updates]}
         answer = self.client.post("/positions/settle", body)
         with _away_if_unreadable():

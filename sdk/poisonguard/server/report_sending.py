@@ -24,12 +24,12 @@ from uuid import uuid4
 
 from poisonguard.contract import Confirmation, FailureReport, GuardHeartbeat
 from poisonguard.server.applied_skip_counts import AppliedCounts
-from poisonguard.server.confirmation_queue import ConfirmationQueue
 from poisonguard.server.counter_and_heartbeat_sending import CounterQueue
 from poisonguard.server.counts_by_minute import CounterKey, Counters
 from poisonguard.server.failure_report_queue import FailureQueue, Receipt, Stop
 from poisonguard.server.heartbeat_queue import Heartbeats
 from poisonguard.server.http_client import Client
+from poisonguard.server.redrive_confirmation_queue import ConfirmationQueue
 from poisonguard.server.report_batch_sender import Sender
 from poisonguard.server.report_sender_thread import (
     REFUSED_PAUSE,

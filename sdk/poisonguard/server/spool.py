@@ -260,7 +260,7 @@ class Spool:
                     self._retire(batch.segment)
 
     def set_aside(self, kind: str, item: Item, detail: str) -> None:
-        """Store a rejected record for a person; store an equal one once."""
+        """Store a rejected report in a consumer's spool for a person; once if equal."""
         name = hashlib.sha256(json.dumps(item, sort_keys=True).encode()).hexdigest()[
             :32
         ]

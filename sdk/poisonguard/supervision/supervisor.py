@@ -85,7 +85,7 @@ class CommandExit:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command-line arguments of `run`, the consumer's supervisor."""
+    """Declare the arguments of `poisonguard run`, which supervises a consumer."""
     parser.add_argument(
         "--handler-timeout",
         type=float,

@@ -21,7 +21,7 @@ from poisonweb.embedded.supervisor import (
 )
 from tests.waiting import wait_until
 
-KEEPER = Path(__file__).with_name("supervisor_process.py")
+KEEPER = Path(__file__).with_name("product_supervisor_process.py")
 ROOT = KEEPER.parents[3]
 
 

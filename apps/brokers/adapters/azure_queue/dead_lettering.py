@@ -89,7 +89,7 @@ class AzureDeadLettering:
         return True
 
     def _put(self, message: AzureMessage) -> None:
-        """Add a message to Azure's poison queue, which is created if missing."""
+        """Add a queue's exhausted message to its poison queue, created if missing."""
         queue = self._settings.poison_queue
         try:
             self._wire.put(queue, message.text)

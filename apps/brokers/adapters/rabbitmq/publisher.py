@@ -241,7 +241,7 @@ class RabbitPublisher:
         ]
 
     def close(self) -> None:
-        """Close the connection to RabbitMQ; the next messages open another."""
+        """Close a redrive's connection to RabbitMQ; the next messages open another."""
         wire, self._wire, self._channel = self._wire, None, None
         if wire is not None:
             wire.close()

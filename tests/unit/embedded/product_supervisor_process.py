@@ -1,4 +1,4 @@
-"""A supervisor of its own process: `supervisor_process.py <var> <command>...`.
+"""A supervisor of its own process: `product_supervisor_process.py <var> <command>...`.
 
 The programs are named a, b, c ...; it says `up` when they run. None is ready while
 there is a file `hold`. A command that begins with `: once;` is a one-shot.
