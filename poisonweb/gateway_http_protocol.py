@@ -2,14 +2,14 @@
 
 httptools reads a request in a quarter of the time that h11 needs. It lets pass what a
 gateway must refuse (RFC 9112): a request without one Host (3.2), another transfer
-coding than chunked (6.1), and heads without end.
+coding than chunked (6.1), and heads without end. A request that does not wait for the
+answer to the one before it is not taken (9.3.2): Uvicorn would queue any number.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from socket import SO_LINGER, SOL_SOCKET
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import (
+    HEADER_RE,
+    HEADER_VALUE_RE,
     STATUS_LINE,
     HttpToolsProtocol,
     RequestResponseCycle,
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 # Of a head, of the lines between chunks, or of trailers. Smaller heads that are still
 # too large are refused by the application, with a clear answer.
 MOST_BYTES_OUTSIDE_BODIES = 256 * 1024
+# After which a caller that takes nothing of its answer loses its connection.
+SLOW_READER_SECONDS = 60.0
 # A connection that is closed with unread bytes is reset, and its answer lost.
 LINGER_SECONDS = 1.0
 REMEDY = (
@@ -62,8 +66,11 @@ class GatewayProtocol(HttpToolsProtocol):
         self._time_limit = RequestTimeLimit(self.loop, self._refuse_late)
         self._raw_headers: list[Header] = []
         self._is_in_head = False
+        # While a parser is told how long the body is that it reads next.
+        self._is_head_known = False
         self._bytes_outside_bodies = 0
         self._is_refused = False
+        self._reader_timer: asyncio.TimerHandle | None = None
 
     # What the event loop calls.
 
@@ -77,6 +84,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the time limit for a caller's request: its connection is lost."""
         self._time_limit.stop()
+        self._stop_waiting_for_reader()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -89,9 +97,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._bytes_outside_bodies += len(data)
         try:
-            # A request for another protocol is taken as what it is: HTTP.
-            with suppress(httptools.HttpParserUpgrade):
-                self.parser.feed_data(data)
+            self._parse(data)
         except httptools.HttpParserError as error:
             self.send_400_response(_reason(error))
         else:
@@ -101,18 +107,69 @@ class GatewayProtocol(HttpToolsProtocol):
     def eof_received(self) -> None:
         """Refuse a caller's request that ends before its declared length."""
         cycle = self._cycle_under_way()
-        if cycle is not None and cycle.more_body:
+        if cycle is not None and cycle.more_body and not self._is_refused:
             self.send_400_response("The request ended before its length.")
+
+    def pause_writing(self) -> None:
+        """Give a caller that does not read its answer a time in which it must."""
+        super().pause_writing()
+        self._reader_timer = self.loop.call_later(SLOW_READER_SECONDS, self._abort)
+
+    def resume_writing(self) -> None:
+        """Stop the time of a caller that reads its answer again."""
+        self._stop_waiting_for_reader()
+        super().resume_writing()
+
+    def _stop_waiting_for_reader(self) -> None:
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
+            self._reader_timer = None
+
+    def _parse(self, data: bytes) -> None:
+        """Parse bytes; raise HttpParserError for what is no HTTP.
+
+        A request for another protocol is taken as what it is: HTTP. httptools reads no
+        body of one, so another parser goes on.
+        """
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as end_of_head:
+            self.parser = httptools.HttpRequestParser(self)
+            self._is_head_known = True
+            self.parser.feed_data(self._head_of_length())
+            self._is_head_known = False
+            self._parse(data[end_of_head.args[0] :])
+
+    def _head_of_length(self) -> bytes:
+        """Write a head that says only how long the body of the last request is."""
+        lines = [
+            b"%b: %b\r\n" % header
+            for header in self.headers
+            if header[0] in {b"content-length", b"transfer-encoding"}
+        ]
+        return b"".join([b"POST / HTTP/1.1\r\n", *lines, b"\r\n"])
 
     # What httptools calls.
 
     def on_message_begin(self) -> None:
-        """Start the scope of a request whose first byte came."""
+        """Start the scope of a request whose first byte came.
+
+        Raises NotHttp where the request before it has no whole answer yet.
+        """
+        if self._is_head_known:
+            return
+        if self._cycle_under_way() is not None:
+            raise NotHttp("Wait for the answer to the request before.")
         super().on_message_begin()
         self._is_in_head = True
         self._raw_headers = []
         state = self.scope["state"]
         state["raw_headers"], state["abort"] = self._raw_headers, self._abort
+
+    def on_url(self, url: bytes) -> None:
+        """Store a piece of a request's target."""
+        if not self._is_head_known:
+            super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Store a header of a request's head as it came; ignore those behind a body."""
@@ -123,13 +180,13 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Start the answer to a request; raise NotHttp for a head that is not valid."""
+        if self._is_head_known:
+            return
         self._check_head()
         self._is_in_head = False
         super().on_headers_complete()
         path, _, query = self.url.partition(b"?")
         self.scope["raw_path"], self.scope["query_string"] = path, query
-        if self.parser.should_upgrade():
-            self.cycle.keep_alive = False  # httptools reads nothing behind it
 
     def on_body(self, body: bytes) -> None:
         """Store a piece of a request's body."""
@@ -137,9 +194,15 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Stop the time limit for a request: it is whole."""
+        """Stop the time limit for a request that is whole, unless it is answered.
+
+        httptools calls it too early where a request offers another protocol.
+        """
+        if self.parser.should_upgrade():
+            return
         self._bytes_outside_bodies = 0
-        self._time_limit.stop()
+        if self._cycle_under_way() is not None:
+            self._time_limit.stop()
         super().on_message_complete()
 
     def _check_head(self) -> None:
@@ -149,18 +212,21 @@ class GatewayProtocol(HttpToolsProtocol):
             value for name, value in self.headers if name == b"transfer-encoding"
         ]
         is_old = self.parser.get_http_version() == "1.0"
+        if self.parser.get_method() == b"CONNECT":
+            raise NotHttp("The gateway opens no tunnels.")
         if len(hosts) > 1 or not (hosts or is_old):
             raise NotHttp("Send one Host.")
         if codings and (is_old or [each.lower() for each in codings] != [b"chunked"]):
             raise NotHttp("The only Transfer-Encoding here is chunked, in HTTP/1.1.")
+        if is_old:
+            self.expect_100_continue = False  # RFC 9110, 10.1.1
 
     # What Uvicorn calls.
 
     def on_response_complete(self) -> None:
-        """Start the time limit for a connection's next request, unless it is whole."""
+        """Start the time limit for a connection's next request."""
         super().on_response_complete()
-        if self.cycle.response_complete or self.cycle.more_body:
-            self._time_limit.start()
+        self._time_limit.start()
 
     def send_400_response(self, reason: str) -> None:
         """Refuse what is no HTTP with a 400 problem, unless an answer is under way.
@@ -174,10 +240,10 @@ class GatewayProtocol(HttpToolsProtocol):
             if not cycle.more_body:
                 cycle.keep_alive = False  # the answer to the request before it is next
                 return
-            if cycle.response_started or self.pipeline:
+            if cycle.response_started:
                 self.transport.close()
                 return
-            cycle.disconnected = True
+            cycle.disconnected, cycle.waiting_for_100_continue = True, False
         self.transport.write(_problem(reason))
         self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
@@ -192,8 +258,9 @@ class GatewayProtocol(HttpToolsProtocol):
         """Answer 408 to a late request unless answered; close the connection."""
         if self.transport.is_closing():
             return
-        cycle = self._cycle_under_way()
-        if cycle is None or not cycle.response_started:
+        # An answer may be under way, or whole before the end of its request.
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or not (cycle.response_started and cycle.more_body):
             self.transport.write(TOO_LATE)
         # The application, which waits for the rest, receives a disconnect.
         self.transport.close()
@@ -231,6 +298,7 @@ class AnswerWriter:
         self._cycle = cycle
         self._head = b""
         self._has_no_body = self._is_chunked = False
+        self._missing: int | None = None  # bytes of a body of known length
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send the caller a message of the application, as soon as it takes that."""
@@ -248,23 +316,26 @@ class AnswerWriter:
         """Prepare the head of an answer; choose how the end of its body is told."""
         cycle, status = self._cycle, message["status"]
         headers = list(message["headers"])
-        names = {name.lower() for name, _ in headers}
+        names = {name.lower(): value for name, value in headers}
         self._has_no_body = cycle.scope["method"] == "HEAD" or status in WITHOUT_BODY
         if not self._has_no_body and b"content-length" not in names:
             self._is_chunked = cycle.scope["http_version"] != "1.0"
+        elif not self._has_no_body:
+            self._missing = int(names[b"content-length"])
         if self._is_chunked:
             headers.append((b"transfer-encoding", b"chunked"))
         if b"connection" in names:
             cycle.keep_alive = False
         elif not cycle.keep_alive:
             headers.append((b"connection", b"close"))
-        cycle.response_started, cycle.waiting_for_100_continue = True, False
         self._head = _head(status, headers)
+        cycle.response_started, cycle.waiting_for_100_continue = True, False
 
     def _write(self, message: HTTPResponseBodyEvent) -> None:
         """Send a piece of an answer's body; end the answer after the last one."""
         is_last = not message["more_body"]
         piece = b"" if self._has_no_body else message["body"]
+        self._count(piece, is_last=is_last)
         if self._is_chunked:
             chunk = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
             piece = chunk + (b"0\r\n\r\n" if is_last else b"")
@@ -273,6 +344,16 @@ class AnswerWriter:
             self._head = b""
         if is_last:
             self._end()
+
+    def _count(self, piece: bytes, *, is_last: bool) -> None:
+        """Raise RuntimeError for a body that is longer or shorter than its head says.
+
+        Uvicorn then closes the connection: nothing is taken for the next answer.
+        """
+        if self._missing is not None:
+            self._missing -= len(piece)
+            if self._missing < 0 or (is_last and self._missing):
+                raise RuntimeError("The body of the answer is not as long as it says.")
 
     def _end(self) -> None:
         """Free a caller's connection for its next request, or close it."""
@@ -296,7 +377,10 @@ async def _call_with_writer(
 
 
 def _head(status: int, headers: list[Header]) -> bytes:
-    """Write an answer's status line and headers."""
+    """Write an answer's status line and headers; raise RuntimeError for bad ones."""
+    for name, value in headers:
+        if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value):
+            raise RuntimeError(f"The header {name!r:.60} of the answer is not valid.")
     line = STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status
     lines = [b"%b: %b\r\n" % header for header in headers]
     return b"".join([line, *lines, b"\r\n"])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from poisonweb import gateway_http_protocol
+from poisonweb import gateway_http_protocol, request_time_limit
 from poisonweb.gateway_http_protocol import GatewayProtocol
 from tests.waiting import wait_until
 
@@ -32,6 +32,7 @@ class Application:
         self.status = HTTPStatus.OK
         self.headers: list[tuple[bytes, bytes]] = []
         self.reads_first = True
+        self.pieces = [b"so", b"on"]
         self.has_answered = False
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -64,7 +65,7 @@ class Application:
         await asyncio.to_thread(self.may_answer.wait, 30)
         start = {"type": "http.response.start", "status": self.status}
         await send({**start, "headers": self.headers})
-        for piece in (b"so", b"on"):
+        for piece in self.pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         self.has_answered = True
 
@@ -126,6 +127,17 @@ def exchange(port: int, *pieces: bytes) -> bytes:
     return answer
 
 
+def ask(line: socket.socket, request: bytes, *, until: bytes) -> bytes:
+    """Send a request on an open connection; read its answer up to these bytes."""
+    line.sendall(request)
+    answer = b""
+    while not answer.endswith(until):
+        data = line.recv(65536)
+        assert data, answer
+        answer += data
+    return answer
+
+
 REFUSED = {
     "no HTTP": b"no http\r\n\r\n",
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32),
@@ -143,6 +155,7 @@ REFUSED = {
     "a fragment and a tab in the target": b"GET /a\t#b HTTP/1.1\r\n" + HOST + b"\r\n",
     "bytes in the target": b"GET /\xff HTTP/1.1\r\n" + HOST + b"\r\n",
     "a tunnel to a host": b"CONNECT x:443 HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a tunnel": b"CONNECT /a HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\na",
     "two lengths": POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
     "a list of lengths": POST + b"Content-Length: 1, 1\r\n\r\na",
     "a signed length": POST + b"Content-Length: +1\r\n\r\na",
@@ -227,19 +240,20 @@ def test_a_request_comes_as_it_is(application: Application, port: int) -> None:
 def test_headers_behind_a_body_are_ignored(application: Application, port: int) -> None:
     body = b"\r\n3;x=y\r\nabc\r\n0\r\nX-Poisonweb-Key: k\r\n\r\n"
 
-    exchange(port, POST + CHUNKED + body + END)
+    exchange(port, POST + b"Connection: close\r\n" + CHUNKED + body)
 
-    first, last = application.requests
-    assert first["headers"] == [(b"Host", b"x"), (b"Transfer-Encoding", b"chunked")]
-    assert (first["body"], last["path"]) == (b"abc", b"/end")
+    (request,) = application.requests
+    names = [name for name, _ in request["headers"]]
+    assert names == [b"Host", b"Connection", b"Transfer-Encoding"]
+    assert request["body"] == b"abc"
 
 
 def test_a_request_may_come_byte_by_byte(application: Application, port: int) -> None:
-    request = POST + b"Content-Length: 2\r\n\r\nab"
+    request = POST + b"Connection: close\r\nContent-Length: 2\r\n\r\nab"
 
-    exchange(port, *(bytes([byte]) for byte in request + END))
+    exchange(port, *(bytes([byte]) for byte in request))
 
-    assert [each["body"] for each in application.requests] == [b"ab", b""]
+    assert [each["body"] for each in application.requests] == [b"ab"]
 
 
 def test_an_answer_is_written_as_it_is(application: Application, port: int) -> None:
@@ -259,7 +273,9 @@ def test_an_answer_of_known_length_leaves_its_connection_open(
 ) -> None:
     application.headers = [(b"Content-Length", b"4")]
 
-    answer = exchange(port, GET + HOST + b"\r\n", END)
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        answer = ask(line, GET + HOST + b"\r\n", until=b"soon")
+        answer += ask(line, END, until=b"soon")
 
     one = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n"
     assert answer == one + b"\r\nsoon" + one + b"connection: close\r\n\r\nsoon"
@@ -274,10 +290,11 @@ def test_an_answer_without_a_body_has_none(
     application.status = HTTPStatus(status)
     application.headers = [(b"content-length", b"4")]
 
-    answer = exchange(
-        port,
-        *(request.replace(b"GET", method) for request in (GET + HOST + b"\r\n", END)),
-    )
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        answer = b"".join(
+            ask(line, request.replace(b"GET", method), until=b"\r\n\r\n")
+            for request in (GET + HOST + b"\r\n", END)
+        )
 
     heads = answer.split(b"\r\n\r\n")
     assert [head[:12] for head in heads] == [*[b"HTTP/1.1 %d" % status] * 2, b""]
@@ -305,35 +322,128 @@ def test_a_request_that_waits_for_permission_gets_it(
     with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
         line.sendall(POST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
         assert line.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        line.sendall(b"ab" + END)
-        while line.recv(65536):
-            pass
+        ask(line, b"ab", until=b"0\r\n\r\n")
 
-    assert [request["body"] for request in application.requests] == [b"ab", b""]
+    assert [request["body"] for request in application.requests] == [b"ab"]
 
 
-def test_a_request_for_another_protocol_is_answered_and_ends_the_connection(
-    application: Application, port: int
+def test_http_1_0_knows_no_permission(application: Application, port: int) -> None:
+    head = b"POST /a HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+
+    assert exchange(port, head, b"ab").startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (b"\r\n",),
+        (b"Content-Length: 5\r\n\r\nhello",),
+        (b"Content-Length: 5\r\n\r\n", b"hel", b"lo"),
+        (CHUNKED + b"\r\n5\r\nhello\r\n0\r\n\r\n",),
+        (CHUNKED + b"\r\n", b"3\r\nhel\r\n2\r\nlo\r\n", b"0\r\n\r\n"),
+    ],
+    ids=["none", "of a length", "in packets", "in a chunk", "in chunks and packets"],
+)
+def test_a_request_that_offers_another_protocol_is_taken_as_any_other(
+    application: Application, port: int, body: tuple[bytes, ...]
 ) -> None:
-    offer = b"Connection: upgrade, x\r\nUpgrade: h2c\r\n"
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
 
-    answer = exchange(port, GET + HOST + offer + b"\r\n")
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        for _ in range(2):
+            line.sendall(POST + offer + body[0])
+            for piece in body[1:]:
+                line.sendall(piece)
+            answer = ask(line, b"", until=b"0\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        ask(line, END, until=b"0\r\n\r\n")
 
-    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert b"connection: close\r\n" in answer
-    assert len(application.requests) == 1
+    content = b"" if body == (b"\r\n",) else b"hello"
+    bodies = [request["body"] for request in application.requests]
+    assert bodies == [content, content, b""]
+    assert [each["path"] for each in application.requests] == [b"/a", b"/a", b"/end"]
 
 
-def test_requests_that_do_not_wait_are_answered_in_their_order(
+def test_a_request_that_does_not_wait_for_the_answer_before_is_not_taken(
     application: Application, port: int
 ) -> None:
     many = b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % n for n in range(2_000))
 
-    answer = exchange(port, many + END)
+    answer = exchange(port, many)
 
-    paths = [request["path"] for request in application.requests]
-    assert paths == [*(b"/%d" % n for n in range(2_000)), b"/end"]
-    assert answer.count(b"HTTP/1.1 200 OK") == 2_001
+    assert [request["path"] for request in application.requests] == [b"/0"]
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
+    assert b"connection: close\r\n" in answer
+    assert answer.endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [(b"a", b"b\r\nSet-Cookie: c"), (b"a: b", b"c"), (b"a", b"b\0"), (b"a\r\n", b"b")],
+)
+def test_an_answer_with_a_header_that_is_none_is_not_written(
+    application: Application, port: int, header: tuple[bytes, bytes]
+) -> None:
+    application.headers = [header]
+
+    answer = exchange(port, GET + HOST + b"\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+    assert b"Set-Cookie" not in answer
+
+
+@pytest.mark.parametrize("length", [b"3", b"5"])
+def test_an_answer_that_is_not_as_long_as_it_says_ends_its_connection(
+    application: Application, port: int, length: bytes
+) -> None:
+    application.headers = [(b"content-length", length)]
+
+    answer = exchange(port, GET + HOST + b"\r\n")
+
+    assert answer.endswith(b"so" if length == b"3" else b"soon")
+
+
+def test_a_body_behind_its_answer_keeps_no_connection_open(
+    application: Application, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_time_limit, "SECONDS", 0.3)
+    application.reads_first = False
+    application.headers = [(b"content-length", b"4")]
+
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        ask(line, POST + b"Content-Length: 2\r\n\r\n", until=b"soon")
+        line.sendall(b"a")
+        assert line.recv(100) == b""
+
+
+def test_a_caller_that_takes_nothing_of_its_answer_loses_its_connection(
+    server: tuple[Server, int],
+    application: Application,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gateway_http_protocol, "SLOW_READER_SECONDS", 0.3)
+    application.pieces = [b"x" * 2**24] * 2
+    connections = server[0].server_state.connections
+
+    with socket.create_connection(("127.0.0.1", server[1]), timeout=30) as line:
+        line.sendall(GET + HOST + b"\r\n")
+        wait_until(lambda: application.requests)
+        wait_until(lambda: not connections)
+
+
+def test_a_refused_caller_that_hangs_up_causes_no_error(
+    server: tuple[Server, int],
+    application: Application,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    connections = server[0].server_state.connections
+    with socket.create_connection(("127.0.0.1", server[1]), timeout=30) as line:
+        line.sendall(POST + CHUNKED + b"Expect: 100-continue\r\n\r\nno chunk\r\n")
+        assert line.recv(12) == b"HTTP/1.1 400"
+    wait_until(lambda: not connections)
+
+    assert application.requests == []
+    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
 
 
 def test_what_follows_a_request_and_is_no_http_ends_the_connection_behind_its_answer(
