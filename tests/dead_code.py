@@ -118,6 +118,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "Uvicorn and asyncio use these of protocols": (
         "poisonweb/gateway_http_protocol.py:eof_received",
+        "poisonweb/gateway_http_protocol.py:expect_100_continue",
         "poisonweb/gateway_http_protocol.py:waiting_for_100_continue",
     ),
     "The standard library calls these of servers and parsers": (
