@@ -141,8 +141,11 @@ def ask(line: socket.socket, request: bytes, *, until: bytes) -> bytes:
 REFUSED = {
     "no HTTP": b"no http\r\n\r\n",
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32),
-    "a method in small letters": b"get /a HTTP/1.1\r\n" + HOST + b"\r\n",
-    "a method that is not registered": b"FROB /a HTTP/1.1\r\n" + HOST + b"\r\n",
+    "no method": b" /a HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a method that is no token": b"G(T /a HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a method without end": b"G" * 33,
+    "an unfinished tunnel": b"CONNECT",
+    "HTTP/3": b"GET /a HTTP/3.0\r\n" + HOST + b"\r\n",
     "no Host": GET + b"\r\n",
     "two Hosts": GET + HOST + HOST + b"\r\n",
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -182,7 +185,7 @@ def test_what_is_no_valid_http_is_refused_by_a_problem(
     assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
     problem = json.loads(body)
     assert (problem["status"], problem["title"]) == (400, "Bad Request")
-    assert "registered method in capitals" in problem["detail"]
+    assert problem["detail"].endswith("Check its first line, headers and length.")
     assert application.requests == []
 
 
@@ -235,6 +238,34 @@ def test_a_request_comes_as_it_is(application: Application, port: int) -> None:
         "headers": headers,
         "body": b"a\0b",
     }
+
+
+@pytest.mark.parametrize(
+    "method",
+    [b"GET", b"purge", b"FROB", b"M-SEARCH", b"VERSION-CONTROL", b"!", b"HEAD"],
+)
+def test_any_method_is_taken_whole_or_in_pieces(
+    application: Application, port: int, method: bytes
+) -> None:
+    rest = b" /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+    exchange(port, method + rest)
+    exchange(port, *(bytes([byte]) for byte in b"\r\n" + method + rest))
+
+    methods = [request["method"] for request in application.requests]
+    assert methods == [method.decode()] * 2
+
+
+def test_a_line_end_behind_a_body_is_ignored(
+    application: Application, port: int
+) -> None:
+    body = b"Content-Length: 1\r\n\r\na\r\n"
+
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        ask(line, POST + body, until=b"0\r\n\r\n")
+        ask(line, END, until=b"0\r\n\r\n")
+
+    assert [request["path"] for request in application.requests] == [b"/a", b"/end"]
 
 
 def test_headers_behind_a_body_are_ignored(application: Application, port: int) -> None:
