@@ -33,6 +33,7 @@ class Application:
         self.headers: list[tuple[bytes, bytes]] = []
         self.reads_first = True
         self.pieces = [b"so", b"on"]
+        self.reads_at_all = True
         self.has_answered = False
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -48,7 +49,7 @@ class Application:
         if not self.reads_first:
             self.requests.append(request)
             await self._answer(send)
-        while True:
+        while self.reads_at_all:
             message = await receive()
             if message["type"] != "http.request":
                 return
@@ -145,6 +146,8 @@ REFUSED = {
     "a method that is no token": b"G(T /a HTTP/1.1\r\n" + HOST + b"\r\n",
     "a method without end": b"G" * 33,
     "an unfinished tunnel": b"CONNECT",
+    "HTTP/2 without its preface": b"GET /a HTTP/2.0\r\n" + HOST + b"\r\n",
+    "HTTP/0.9 by name": b"GET /a HTTP/0.9\r\n" + HOST + b"\r\n",
     "HTTP/3": b"GET /a HTTP/3.0\r\n" + HOST + b"\r\n",
     "no Host": GET + b"\r\n",
     "two Hosts": GET + HOST + HOST + b"\r\n",
@@ -254,6 +257,18 @@ def test_any_method_is_taken_whole_or_in_pieces(
 
     methods = [request["method"] for request in application.requests]
     assert methods == [method.decode()] * 2
+
+
+def test_each_request_of_a_connection_has_its_own_method(
+    application: Application, port: int
+) -> None:
+    methods = [b"GET", b"purge", b"PUT"]
+
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        for method in methods:
+            ask(line, method + b" /a HTTP/1.1\r\n" + HOST + b"\r\n", until=b"0\r\n\r\n")
+
+    assert [request["method"].encode() for request in application.requests] == methods
 
 
 def test_a_line_end_behind_a_body_is_ignored(
@@ -425,26 +440,38 @@ def test_an_answer_with_a_header_that_is_none_is_not_written(
 
 @pytest.mark.parametrize("length", [b"3", b"5"])
 def test_an_answer_that_is_not_as_long_as_it_says_ends_its_connection(
-    application: Application, port: int, length: bytes
+    application: Application,
+    port: int,
+    length: bytes,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     application.headers = [(b"content-length", length)]
 
     answer = exchange(port, GET + HOST + b"\r\n")
 
     assert answer.endswith(b"so" if length == b"3" else b"soon")
+    assert "The body of the answer is not as long as it says." in caplog.text
 
 
+@pytest.mark.parametrize("length", [b"1", b"2"], ids=["whole", "half"])
 def test_a_body_behind_its_answer_keeps_no_connection_open(
-    application: Application, port: int, monkeypatch: pytest.MonkeyPatch
+    application: Application,
+    port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    length: bytes,
 ) -> None:
     monkeypatch.setattr(request_time_limit, "SECONDS", 0.3)
-    application.reads_first = False
-    application.headers = [(b"content-length", b"4")]
+    application.reads_first = application.reads_at_all = False
 
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
-        ask(line, POST + b"Content-Length: 2\r\n\r\n", until=b"soon")
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+        head = POST + b"Content-Length: " + length + b"\r\n\r\n"
+        ask(line, head, until=b"0\r\n\r\n")
         line.sendall(b"a")
-        assert line.recv(100) == b""
+        line.settimeout(4)  # before the time in which an idle connection ends
+        answer = line.recv(100)
+
+    # A 408 would be taken for the answer to a request that has one.
+    assert answer[:13] == (b"HTTP/1.1 408 " if length == b"1" else b"")
 
 
 def test_a_caller_that_takes_nothing_of_its_answer_loses_its_connection(
@@ -471,6 +498,9 @@ def test_a_refused_caller_that_hangs_up_causes_no_error(
     with socket.create_connection(("127.0.0.1", server[1]), timeout=30) as line:
         line.sendall(POST + CHUNKED + b"Expect: 100-continue\r\n\r\nno chunk\r\n")
         assert line.recv(12) == b"HTTP/1.1 400"
+        # A close with unread bytes would be a reset, not an end.
+        while line.recv(65536):
+            pass
     wait_until(lambda: not connections)
 
     assert application.requests == []
