@@ -471,7 +471,7 @@ def test_a_body_behind_its_answer_keeps_no_connection_open(
         answer = line.recv(100)
 
     # A 408 would be taken for the answer to a request that has one.
-    assert answer[:13] == (b"HTTP/1.1 408 " if length == b"1" else b"")
+    assert answer == b""
 
 
 def test_a_caller_that_takes_nothing_of_its_answer_loses_its_connection(
