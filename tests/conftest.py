@@ -64,6 +64,8 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.enable()
         gc.freeze()
+        # Tests make many objects that live for a moment: ten per cent of the run.
+        gc.set_threshold(50_000)
 
 
 @pytest.fixture

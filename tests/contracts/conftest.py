@@ -41,13 +41,14 @@ def servers(
 
 @pytest.fixture
 def stage_of(servers: Callable[[str], BrokerServer]) -> Iterator[StageOf]:
-    """Make brokers' stages; close all their ports at the end of the test."""
+    """Make brokers' stages; close their ports and remove them at the end of a test."""
     with ExitStack() as ports:
 
         def make(kind: str) -> Stage:
             if kind == broker_kinds.MEMORY:
                 return MemoryStage()
             stage = broker_kinds.KINDS[kind].stage_on(servers(kind))
+            ports.callback(stage.remove)
             _close_later(stage, ports)
             return stage
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 from uuid import uuid4
@@ -45,6 +46,7 @@ class SqsStage(StagePorts):
         self.topic, self.queue = name + self.suffix, f"{name}-dlq{self.suffix}"
         self.visibility_timeout = visibility_timeout
         self.client = _client(server)
+        self._declared: list[str] = []
         self.declare(self.queue)
         arn = f"arn:aws:sqs:{REGION}:123456789012:{self.queue}"
         policy = {"deadLetterTargetArn": arn, "maxReceiveCount": MAX_DEQUEUE_COUNT}
@@ -67,6 +69,14 @@ class SqsStage(StagePorts):
         if self.suffix:
             attributes["FifoQueue"] = "true"
         self.client.create_queue(QueueName=queue, Attributes=attributes)
+        self._declared.append(queue)
+
+    def remove(self) -> None:
+        """Delete the queues: each discovery lists them, with depths that change."""
+        self.come_back()
+        for queue in self._declared:
+            with suppress(self.client.exceptions.QueueDoesNotExist):
+                self.client.delete_queue(QueueUrl=self.url_of(queue))
 
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
         message = entry_of(Outbound(topic=topic, body=body, headers=tuple(headers)))

@@ -90,10 +90,12 @@ def topic(real_stage: RealStage, kind: str, now: datetime) -> Topic:
 
 
 @pytest.fixture
-def fifo(servers: Callable[[str], BrokerServer]) -> SqsStage:
-    """Return a stage that keeps the order of each key: for SQS, a FIFO queue."""
+def fifo(servers: Callable[[str], BrokerServer]) -> Iterator[SqsStage]:
+    """Yield a stage that keeps the order of each key: for SQS, a FIFO queue."""
     server = cast("Server", servers("sqs"))
-    return SqsStage(server, fifo=True, visibility_timeout=SHORTLY_HIDDEN)
+    stage = SqsStage(server, fifo=True, visibility_timeout=SHORTLY_HIDDEN)
+    yield stage
+    stage.remove()
 
 
 def registered(stage: RealStage, kind: str, now: datetime) -> Topic:

@@ -204,9 +204,10 @@ def test_azure_takes_rows_and_carries_no_id(
 
 @pytest.mark.parametrize("kind", [KINDS["sqs"].param()])
 def test_a_fifo_queue_drops_the_copy_itself(
-    servers: Callable[[str], Any], kind: str
+    servers: Callable[[str], Any], kind: str, request: pytest.FixtureRequest
 ) -> None:
     stage = SqsStage(servers(kind), fifo=True)
+    request.addfinalizer(stage.remove)
     send_twice(of_server(stage, kind), stage.topic)
 
     assert [SqsReader().message_id(message) for message in from_sqs(stage)] == [

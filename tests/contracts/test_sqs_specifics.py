@@ -46,13 +46,17 @@ def server(servers: Callable[[str], BrokerServer]) -> Iterator[Server]:
 
 
 @pytest.fixture
-def stage(server: Server) -> SqsStage:
-    return SqsStage(server)
+def stage(server: Server) -> Iterator[SqsStage]:
+    stage = SqsStage(server)
+    yield stage
+    stage.remove()
 
 
 @pytest.fixture
-def fifo(server: Server) -> SqsStage:
-    return SqsStage(server, fifo=True)
+def fifo(server: Server) -> Iterator[SqsStage]:
+    fifo = SqsStage(server, fifo=True)
+    yield fifo
+    fifo.remove()
 
 
 def test_attributes_of_every_type_go_out_as_they_came(stage: SqsStage) -> None:
@@ -324,9 +328,10 @@ def test_the_policy_names_the_dead_letter_queue(stage: SqsStage) -> None:
 
 
 def test_dead_letters_of_another_topic_are_left_to_it(
-    stage: SqsStage, caplog: pytest.LogCaptureFixture
+    stage: SqsStage, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
 ) -> None:
     other = SqsStage(stage.server)
+    request.addfinalizer(other.remove)
     policy = stage.client.get_queue_attributes(
         QueueUrl=stage.url_of(stage.topic), AttributeNames=["RedrivePolicy"]
     )["Attributes"]

@@ -52,6 +52,9 @@ class Stage(Protocol):
     def go_away(self) -> None: ...
     def come_back(self) -> None: ...
 
+    def remove(self) -> None:
+        """Remove from the shared server what would disturb the tests that follow."""
+
 
 class RealStage(Stage, Protocol):
     """A stage on a real server, which the whole product can use."""
@@ -107,6 +110,9 @@ class StagePorts(ABC):
 
     def broker_admin(self) -> BrokerAdmin:
         return self.adapter.broker_admin(self.broker)
+
+    def remove(self) -> None:  # noqa: B027 - on most servers nothing disturbs others
+        """Leave what the stage made: its names are its own."""
 
 
 def outbound(topic: str, number: int) -> Outbound:
