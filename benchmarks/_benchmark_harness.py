@@ -15,7 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from poisonweb import env
-from poisonweb.embedded import postgres, process_plan, processes, redis
+from poisonweb.embedded import (
+    postgres,
+    process_control,
+    process_plan,
+    redis,
+)
 from poisonweb.embedded.free_ports import LOOPBACK, free_port
 from poisonweb.embedded.running_servers_file import LOOPBACK_BROKERS
 
@@ -63,7 +68,7 @@ def _postgres(folder: Path, *, durable: bool) -> Iterator[str]:
         return
     postgres.prepare(folder)
     port = free_port()
-    with processes.running(postgres.program(folder, port=port), folder=folder):
+    with process_control.running(postgres.program(folder, port=port), folder=folder):
         yield postgres.url(folder, port=port)
 
 
@@ -93,7 +98,7 @@ def web(settings: str = "poisonweb.settings") -> Iterator[str]:
         env.load(environ), port=port, environ=environ
     ).processes
     server = next(program for program in programs if program.name == "web")
-    with processes.running(server, folder=Path(os.environ["POISONWEB_VAR"])):
+    with process_control.running(server, folder=Path(os.environ["POISONWEB_VAR"])):
         yield f"http://{LOOPBACK}:{port}"
 
 

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from poisonweb.settings import *  # noqa: F403 - all of them
 
-ROOT_URLCONF = "benchmarks._least_view_urls"
+ROOT_URLCONF = "benchmarks._bare_insert_view_urls"

@@ -21,11 +21,11 @@ from apps.core.actor import Actor
 from apps.poison.query_language import Query
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
+from apps.triage.operation_states import Verb
 from apps.triage.progress import counts_of
 from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
-from apps.triage.states import Verb
 from poisonguard.contract import Cause, FailureReport
 
 BATCH = 500

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from benchmarks._benchmark_harness import ROUNDS, api_key, product, web
 from poisonweb import env
-from poisonweb.embedded import process_plan, processes
+from poisonweb.embedded import process_control, process_plan
 from poisonweb.embedded.free_ports import LOOPBACK, free_port
 
 NUMBER = int(os.environ.get("NUMBER", "2000"))
@@ -36,7 +36,7 @@ def gateway() -> Iterator[int]:
     ).processes
     program = next(program for program in programs if program.name == "gateway")
     environment = {**program.environment, "PYTHONPATH": str(env.ROOT)}
-    ready = processes.Program(
+    ready = process_control.Program(
         name="gateway",
         command=(
             program.command[0],
@@ -46,7 +46,7 @@ def gateway() -> Iterator[int]:
         environment=environment,
         ready=lambda _: _listens(port),
     )
-    with processes.running(ready, folder=Path(os.environ["POISONWEB_VAR"])):
+    with process_control.running(ready, folder=Path(os.environ["POISONWEB_VAR"])):
         yield port
 
 
@@ -104,7 +104,7 @@ async def post(port: int, data: bytes, expected: bytes) -> float:
 
 def main(view_port: int, gateway_port: int, key: str, endpoint: str) -> None:
     """Time calls of the gateway and of a bare view in turn; print their ratio."""
-    from benchmarks._least_view_urls import LEAST
+    from benchmarks._bare_insert_view_urls import LEAST
 
     view = request(f"/{LEAST}", key)
     accept = request(f"/gateway/{endpoint}/quotes", key)
@@ -127,7 +127,7 @@ def make_endpoint() -> str:
     """
     from apps.core import clock
     from apps.core.actor import Actor
-    from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings
+    from apps.redelivery.endpoint_settings_dataclass import PRESETS, EndpointSettings
     from apps.redelivery.services.endpoints import create_endpoint
     from apps.team.rights import Principal, Scope
 
@@ -147,7 +147,7 @@ if __name__ == "__main__":
     with product(durable=True):
         from django.db import connection
 
-        from benchmarks._least_view_urls import TABLE
+        from benchmarks._bare_insert_view_urls import TABLE
 
         with connection.cursor() as cursor:
             cursor.execute(TABLE)

@@ -14,7 +14,7 @@ import time
 
 from benchmarks._benchmark_harness import api_key, product
 from benchmarks.gateway_accept_vs_insert import gateway
-from benchmarks.redelivery_vs_bare_client import back_end, make_endpoint
+from benchmarks.redelivery_sender_vs_bare_client import back_end, make_endpoint
 from poisonweb.embedded.free_ports import LOOPBACK
 
 NUMBER = int(os.environ.get("NUMBER", "3000"))

@@ -27,7 +27,7 @@ from benchmarks._benchmark_harness import ROUNDS, seconds
 from benchmarks._benchmark_harness import compare as compared
 from poisonguard import Guard
 from poisonguard.contract import MatcherKind, Skip
-from poisonguard.handling.handled_message_counts import MOST_RECENT
+from poisonguard.handling.handled_counts_and_durations import MOST_RECENT
 from poisonguard.readers import Reader
 from poisonguard.readers.amps import AmpsReader
 from poisonguard.readers.pika import PikaReader

@@ -102,7 +102,7 @@ def prepare(producer: psycopg.Connection[Any], url: str, rows: int) -> None:
     from apps.core import clock
     from apps.core.actor import Actor
     from apps.outbox.models import Outbox
-    from apps.outbox.outbox_settings import OutboxSettings
+    from apps.outbox.outbox_settings_dataclass import OutboxSettings
     from apps.outbox.services.outboxes import add_outbox
     from apps.team.rights import Principal, Scope
 

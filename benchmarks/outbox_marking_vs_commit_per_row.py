@@ -15,11 +15,11 @@ from uuid import uuid4
 from benchmarks._benchmark_harness import compare
 from poisonguard.outbox.postgres_schema import schema
 from poisonguard.outbox.sweeping import sent_marks
+from poisonguard.outbox.sweeping.claimed_row_decoding import ClaimedRow
 from poisonguard.outbox.sweeping.connection import OutboxConnection, connecting_to
 from poisonguard.outbox.sweeping.row_claims import ClaimOrder, Claims
-from poisonguard.outbox.sweeping.row_reading import ClaimedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
-from poisonweb.embedded import postgres, processes
+from poisonweb.embedded import postgres, process_control
 from poisonweb.embedded.free_ports import free_port
 
 NUMBER = 500
@@ -38,7 +38,7 @@ def main() -> None:
         folder, port = Path(name) / "postgres", free_port()
         postgres.prepare(folder)
         program = postgres.program(folder, port=port)
-        with processes.running(program, folder=folder):
+        with process_control.running(program, folder=folder):
             run(postgres.url(folder, port=port))
 
 

@@ -21,7 +21,7 @@ import psycopg
 from poisonguard.outbox import Outbox, postgres_schema
 from poisonguard.outbox.connections import Row
 from poisonguard.outbox.limits import OutboxLimits
-from poisonweb.embedded import postgres, processes
+from poisonweb.embedded import postgres, process_control
 from poisonweb.embedded.free_ports import free_port
 
 Connection = psycopg.Connection[Row]
@@ -42,7 +42,7 @@ def main() -> None:
         folder, port = Path(name) / "postgres", free_port()
         postgres.prepare(folder)
         program = postgres.program(folder, port=port)
-        with processes.running(program, folder=folder):
+        with process_control.running(program, folder=folder):
             run(postgres.url(folder, port=port))
 
 

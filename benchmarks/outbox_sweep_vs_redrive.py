@@ -159,7 +159,7 @@ def sweeping(outbox: ProducerOutbox, *, name: str, broker: str) -> Callable[[], 
     Returns a function that runs its sweeper until all rows are sent.
     """
     from apps.core import clock
-    from apps.outbox.outbox_settings import OutboxSettings
+    from apps.outbox.outbox_settings_dataclass import OutboxSettings
     from apps.outbox.services.outboxes import add_outbox
     from apps.outbox.sweeping.outbox_sweeper import OutboxSweeper
     from benchmarks._redrives import PRINCIPAL

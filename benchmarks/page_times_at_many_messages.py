@@ -124,8 +124,8 @@ def fill(poisons: int) -> dict[str, int]:
     from django.db import connection
 
     from apps.brokers.services.topics_and_routing_publisher import topics_named
-    from apps.capture import partitions
-    from apps.poison.services import counts, failure_counts
+    from apps.capture import daily_partition_creation
+    from apps.poison.services import counts, failure_count_gathering
 
     now = datetime.now(UTC)
     topics_named(names=[f"topic-{number}" for number in range(TOPICS)])
@@ -142,7 +142,7 @@ def fill(poisons: int) -> dict[str, int]:
         "window": WINDOW,
     }
     for ago in range(DAYS + 1, -1, -7):
-        partitions.make(today=(now - timedelta(days=ago)).date())
+        daily_partition_creation.make(today=(now - timedelta(days=ago)).date())
     with connection.cursor() as cursor:
         cursor.execute(_PROBLEMS, values)
         for first in range(1, poisons + 1, AT_ONCE):
@@ -153,7 +153,7 @@ def fill(poisons: int) -> dict[str, int]:
         for statement in (_ITEMS, _SKIPPED, _WINDOWS):
             cursor.execute(statement, values)
         counts.gather()  # as a worker does every ten seconds
-        failure_counts.gather()
+        failure_count_gathering.gather()
         cursor.execute("VACUUM ANALYZE")
         cursor.execute(
             "SELECT problem_id FROM poison_poison WHERE state = 'open'"
@@ -168,9 +168,9 @@ def preview() -> str:
     from apps.core import clock
     from apps.poison.query_language import Query
     from apps.team.models import User
+    from apps.triage.operation_states import Verb
     from apps.triage.services import previews
     from apps.triage.services.previews import SelectionRequest
-    from apps.triage.states import Verb
 
     anna = User.objects.get(username="anna").principal
     selection = SelectionRequest(verb=Verb.RESTORE, query=Query.parse("is:dropped"))

@@ -74,7 +74,7 @@ def consumer_principal() -> Principal:
 
 def open_positions() -> int:
     """Open a position for each consumer; return the epoch of all of them."""
-    from apps.bookmarks.consumer_requests import Holder
+    from apps.bookmarks.consumer_request_parsing import Holder
     from apps.bookmarks.services import position_opening
     from apps.core import clock
 

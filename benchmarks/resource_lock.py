@@ -16,7 +16,7 @@ import psycopg
 from benchmarks._benchmark_harness import compare
 from poisonguard.locks import ResourceLock
 from poisonguard.locks.postgres import PostgresLocks, schema
-from poisonweb.embedded import postgres, processes
+from poisonweb.embedded import postgres, process_control
 from poisonweb.embedded.free_ports import free_port
 
 NUMBER = 300
@@ -27,7 +27,7 @@ def main() -> None:
         folder, port = Path(name) / "postgres", free_port()
         postgres.prepare(folder)
         program = postgres.program(folder, port=port)
-        with processes.running(program, folder=folder):
+        with process_control.running(program, folder=folder):
             run(postgres.url(folder, port=port))
 
 

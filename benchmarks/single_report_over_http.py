@@ -25,7 +25,7 @@ CAPTURE = "api/v1/failures"
 def main(url: str, key: str) -> None:
     """Time single failure reports and posts to a bare view in turn; print ratios."""
     from benchmarks import _failures_to_capture as captures
-    from benchmarks._least_view_urls import LEAST
+    from benchmarks._bare_insert_view_urls import LEAST
 
     pool = urllib3.PoolManager(headers={"Authorization": f"Bearer {key}"})
 
@@ -69,7 +69,7 @@ if __name__ == "__main__":
     with product(durable=True):
         from django.db import connection
 
-        from benchmarks._least_view_urls import TABLE
+        from benchmarks._bare_insert_view_urls import TABLE
 
         with connection.cursor() as cursor:
             cursor.execute(TABLE)

@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
     """Copy failures from Postgres to Parquet in both ways; print the ratio."""
     from apps.core import shared_postgres_snapshot
     from apps.reports.spark_job_process import database_url
-    from spark import fact_sql_statements, postgres_reading_and_staging, session
+    from spark import fact_sql_statements, postgres_reading_and_writing, session
     from spark.fact_sql_statements import FactWindow
     from spark.lake_schemas import LakeKind
     from spark.parquet_lake import Lake, RunAttempt
@@ -66,7 +66,7 @@ def main(folder: Path) -> None:
 
         def ours() -> None:
             shutil.rmtree(folder / "lake", ignore_errors=True)
-            rows = postgres_reading_and_staging.read(spark, LakeKind.FAILURES, window)
+            rows = postgres_reading_and_writing.read(spark, LakeKind.FAILURES, window)
             lake = Lake(spark, str(folder / "lake"))
             lake.write(LakeKind.FAILURES, rows, RunAttempt(run=1, epoch=1))
 

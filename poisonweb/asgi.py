@@ -15,6 +15,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections
 from apps.core import celery_broker_timeouts
 from poisonweb import postgres_rooms
 from poisonweb.celery import app
+from poisonweb.one_thread_asgi_request_handler import ThreadedHandler
 from poisonweb.postgres_rooms import Room, assign_rooms
 from poisonweb.request_limits import (
     MIB,
@@ -28,7 +29,6 @@ from poisonweb.request_limits import (
     limit_concurrency,
     limit_size,
 )
-from poisonweb.threaded_handler import ThreadedHandler
 
 # WhiteNoise streams our few small files from plain iterators; no reader waits for that.
 warnings.filterwarnings("ignore", "StreamingHttpResponse must consume synchronous")
@@ -65,7 +65,7 @@ app.conf.update(
 )
 
 django.setup(set_prefix=False)
-from apps.team import known_request_senders  # noqa: E402 - has models, so it comes after the set-up
+from apps.team import credential_check_before_body  # noqa: E402 - has models, so it comes after the set-up
 
 
 def _is_known_sender(scope: Scope) -> bool:
@@ -74,7 +74,7 @@ def _is_known_sender(scope: Scope) -> bool:
     Raises ConnectionError while Postgres is away.
     """
     try:
-        return known_request_senders.is_known(dict(scope["headers"]))
+        return credential_check_before_body.is_known(dict(scope["headers"]))
     except (OperationalError, InterfaceError):
         raise ConnectionError("Postgres is away") from None
     finally:

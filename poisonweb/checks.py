@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Tags, Warning, register  # noqa: A004
 from django.db import InterfaceError, OperationalError
 
-from poisonweb import application_role
+from poisonweb import database_role_rights
 
 ID = "poisonweb.W001"
 NOT_SECURE = "poisonweb.W002"
@@ -18,7 +18,7 @@ NOT_SECURE = "poisonweb.W002"
 def application_owns_nothing(**_: Any) -> list[CheckMessage]:
     """Warn if our database role could change the audit trail; skip without Postgres."""
     try:
-        owns = application_role.owns_tables()
+        owns = database_role_rights.owns_tables()
     except (OperationalError, InterfaceError):
         return []
     if not owns:

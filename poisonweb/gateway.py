@@ -23,7 +23,7 @@ from apps.redelivery.gateway.caller_connections import (
     AsgiScope,
     AsgiSend,
 )
-from poisonweb.costly_request_process import SWITCH_SECONDS, UVICORN
+from poisonweb.form_and_large_body_process import SWITCH_SECONDS, UVICORN
 from poisonweb.gateway_http_protocol import GatewayProtocol
 
 # After this long a stop waits no more for back ends; soon after, not for callers.

@@ -26,7 +26,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from poisonweb.request_time_limit import TOO_LATE, RequestTimeLimit
+from poisonweb.request_arrival_timeout import TOO_LATE, RequestTimeLimit
 
 if TYPE_CHECKING:
     import asyncio

@@ -72,8 +72,8 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "allauth.account.middleware.AccountMiddleware",
-    "apps.team.middleware.IdleSessionMiddleware",
-    "apps.team.middleware.SignInRequiredMiddleware",
+    "apps.team.sign_in_and_session_middleware.IdleSessionMiddleware",
+    "apps.team.sign_in_and_session_middleware.SignInRequiredMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
 ]
@@ -235,7 +235,9 @@ DATA_UPLOAD_MAX_NUMBER_FIELDS = 20_000
 CELERY_BROKER_URL = ENV.celery_broker_url
 if CELERY_BROKER_URL and CELERY_BROKER_URL.startswith(("redis://", "rediss://")):
     # With Celery's own transport, an entry that is no message ends the worker.
-    CELERY_BROKER_TRANSPORT = "poisonweb.celery_redis_transport:TolerantTransport"
+    CELERY_BROKER_TRANSPORT = (
+        "poisonweb.celery_transport_ignoring_malformed_entries:TolerantTransport"
+    )
 
 POISONWEB_ENVIRONMENT = ENV.environment
 POISONWEB_VAR = ENV.var

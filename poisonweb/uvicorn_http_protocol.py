@@ -14,8 +14,8 @@ import h11
 from h11._state import MIGHT_SWITCH_PROTOCOL
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from poisonweb.client_socket_handover import PartialRequest
-from poisonweb.request_time_limit import TOO_LATE, RequestTimeLimit
+from poisonweb.client_handover_to_second_process import PartialRequest
+from poisonweb.request_arrival_timeout import TOO_LATE, RequestTimeLimit
 
 # In the last state the request is complete, too: it offers another protocol (such as
 # h2c), which uvicorn does not support.

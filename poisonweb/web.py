@@ -15,7 +15,7 @@ from socket import socket
 
 import uvicorn
 
-from poisonweb.costly_request_process import (
+from poisonweb.form_and_large_body_process import (
     SWITCH_SECONDS,
     UVICORN,
     CostlyProcess,

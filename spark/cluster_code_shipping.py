@@ -1,7 +1,7 @@
 """Run on a cluster: ship our code to it, and check that an executor can run it.
 
 Its workers need no settings of ours: the code comes with the job, and the database's
-address with the reader of facts (`postgres_reading_and_staging`). docs/operators.md
+address with the reader of facts (`postgres_reading_and_writing`). docs/operators.md
 lists what must be installed there.
 """
 

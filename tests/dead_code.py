@@ -44,8 +44,14 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("*/models*:Meta", "*/models*:constraints", "*/models.py:abstract"),
         *("*/apps.py:*Config", "*/commands/*.py:requires_system_checks"),
         *("apps/bookmarks/runs.py:db_type", "apps/bookmarks/runs.py:*_prep_value"),
-        *("apps/bookmarks/runs.py:from_db_value", "apps/core/fields.py:db_type"),
-        *("apps/core/fields.py:arity", "apps/core/fields.py:output_field"),
+        *(
+            "apps/bookmarks/runs.py:from_db_value",
+            "apps/core/postgres_transaction_fields.py:db_type",
+        ),
+        *(
+            "apps/core/postgres_transaction_fields.py:arity",
+            "apps/core/postgres_transaction_fields.py:output_field",
+        ),
         *(
             "apps/core/wildcard_patterns.py:as_sql",
             "apps/core/wildcard_patterns.py:lookup_name",
@@ -67,10 +73,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "apps/dashboard/views/sign_in.py:redirect_authenticated_user",
         *("apps/team/password_rules.py:validate", "*/password_rules.py:get_help_text"),
         *(
-            "poisonweb/threaded_handler.py:is_async",
-            "poisonweb/threaded_handler.py:_handler_class",
+            "poisonweb/one_thread_asgi_request_handler.py:is_async",
+            "poisonweb/one_thread_asgi_request_handler.py:_handler_class",
         ),
-        "poisonweb/threaded_handler.py:block_size",
+        "poisonweb/one_thread_asgi_request_handler.py:block_size",
     ),
     "Django REST framework and drf-spectacular call these": (
         "apps/api/authentication.py:authenticate_header",
@@ -101,7 +107,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
             "apps/core/log_formatting.py:exc_text",
             "*/management_api_client.py:pool_classes_by_scheme",
         ),
-        *("poisonweb/costly_request_process.py:should_exit", "tests/*:should_exit"),
+        *(
+            "poisonweb/form_and_large_body_process.py:should_exit",
+            "tests/*:should_exit",
+        ),
         "tests/sdk/outbox/executed_statements.py:cursor_factory",
         "*/locks/zookeeper.py:wake_event",
         "sdk/poisonguard/outbox/publishers/pika.py:tcp_options",
@@ -128,14 +137,14 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "sdk/poisonguard/testing/web.py:disable_nagle_algorithm",
     ),
     "The client of AMPS calls these of bookmark stores and authenticators": (
-        "*/amps/store.py:*discard*",
-        "*/amps/store.py:[gs]et_*",
+        "*/amps/bookmark_store.py:*discard*",
+        "*/amps/bookmark_store.py:[gs]et_*",
         "tests/amps/test_mister_yuck_list_after_fail_over.py:completed",
     ),
     "SQL reads or writes these columns": (
         *("apps/*/models*:captured_xid", "apps/poison/models/messages.py:folds"),
         *("apps/poison/models/skips.py:counted_at", "apps/team/models.py:refused_at"),
-        "apps/poison/models/item_windows_and_holds.py:marked_at",
+        "apps/poison/models/operation_progress_and_message_holds.py:marked_at",
     ),
     "The wire has these words, though no code names them": (
         *("apps/brokers/adapter_contract.py:FSYNCED",),
@@ -151,7 +160,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "Tests of applications, or ours, let these doubles misbehave": (
         "sdk/poisonguard/testing/__init__.py:*",
         *(
-            "sdk/poisonguard/testing/faults.py:*",
+            "sdk/poisonguard/testing/fake_server_faults.py:*",
             "sdk/poisonguard/testing/skip_list.py:*",
         ),
         *("apps/brokers/adapters/memory.py:go_away", "*/memory.py:come_back"),

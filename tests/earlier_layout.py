@@ -14,7 +14,7 @@ from apps.poison.models import Poison, Redrive
 from apps.poison.states import RedriveOutcome
 from apps.team.rights import Principal
 from apps.triage.models import Operation
-from apps.triage.states import FINISHED, LAYOUT_BEFORE, OperationState, Verb
+from apps.triage.operation_states import FINISHED, LAYOUT_BEFORE, OperationState, Verb
 
 AN_HOUR = timedelta(hours=1)
 # What had no answer yet.

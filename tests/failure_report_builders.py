@@ -14,7 +14,7 @@ from apps.capture.intake import services
 from apps.capture.intake.services import CaptureAnswer
 from apps.core.actor import Actor
 from apps.poison.models import Poison
-from apps.poison.services import decisions
+from apps.poison.services import drop_restore_and_give_back
 from apps.team.rights import Principal, Scope
 
 GUARD = Principal(
@@ -85,7 +85,9 @@ def capture(now: datetime, *members: dict[str, object]) -> list[CaptureAnswer]:
 
 def drop(now: datetime, *dropped: Poison) -> None:
     with transaction.atomic():
-        decisions.drop(poisons=[poison.pk for poison in dropped], now=now)
+        drop_restore_and_give_back.drop(
+            poisons=[poison.pk for poison in dropped], now=now
+        )
 
 
 def poisons(now: datetime, number: int, **changes: object) -> list[Poison]:

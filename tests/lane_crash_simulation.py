@@ -14,12 +14,12 @@ from apps.brokers.models import Topic
 from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture.intake import (
     dead_letter_deduplication,
-    request_messages,
+    requests_from_messages,
     services,
 )
-from apps.capture.lanes import drain, runner
-from apps.capture.lanes.drain import Drain
-from apps.capture.lanes.throttling import Timer
+from apps.capture.lanes import dead_letter_drain, runner
+from apps.capture.lanes.batch_size_and_poll_interval import Timer
+from apps.capture.lanes.dead_letter_drain import Drain
 from apps.capture.models import Lane, Mode
 from apps.core import clock
 from tests import in_memory_queue_broker
@@ -64,13 +64,13 @@ def dying(at: int) -> Iterator[Death]:
     with pytest.MonkeyPatch.context() as patch:
         for place, name in (
             (services, "write"),
-            (request_messages, "take"),
+            (requests_from_messages, "take"),
             # Between the deliveries of a batch and the rows that recognize them.
-            (request_messages, "digest_of_delivery"),
+            (requests_from_messages, "digest_of_delivery"),
             (in_memory_queue_broker.Publisher, "publish"),
             (in_memory_queue_broker.Reader, "acknowledge"),
             (dead_letter_deduplication, "delete_acknowledged"),
-            (drain, "count_captured"),
+            (dead_letter_drain, "count_captured"),
         ):
             patch.setattr(place, name, death.around(getattr(place, name)))
         yield death

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from poisonweb.embedded import processes
+from poisonweb.embedded import process_control
 
 PR_SET_CHILD_SUBREAPER = 36
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
@@ -119,8 +119,8 @@ def _ask_to_stop(process: subprocess.Popen[bytes]) -> None:
 def descendants() -> list[int]:
     """Return the ids of all living processes below this one."""
     parents: dict[int, int] = {}
-    for pid in processes.all_pids():
-        fields = processes.stat(pid)
+    for pid in process_control.all_pids():
+        fields = process_control.stat(pid)
         if fields and fields[0] != "Z":
             parents[pid] = int(fields[1])
     pids = [os.getpid()]
@@ -139,7 +139,7 @@ def _running_still() -> list[str]:
 
 def _command_of(pid: int) -> str:
     with suppress(OSError):
-        words = (processes.PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+        words = (process_control.PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
         return b" ".join(words).decode(errors="replace")[:200]
     return "it has ended meanwhile"
 
@@ -154,7 +154,7 @@ def _files_in(folder: Path) -> list[str]:
 def _kill(pids: Sequence[int]) -> None:
     while pids:
         for pid in pids:
-            processes.send(pid, signal.SIGKILL)
+            process_control.send(pid, signal.SIGKILL)
         _reap()
         time.sleep(0.01)
         pids = descendants()

@@ -23,11 +23,11 @@ from apps.poison.services.sends import Send
 from apps.poison.states import RedriveOutcome
 from apps.team.rights import Principal
 from apps.triage.models import WINDOW_SIZE, Operation
+from apps.triage.operation_states import Verb
 from apps.triage.progress import counts_of as counts_by_standing
 from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
-from apps.triage.states import Verb
 
 ALL = Query.parse("topic:orders")
 MINUTE = timedelta(minutes=1)

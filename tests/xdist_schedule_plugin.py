@@ -21,7 +21,7 @@ LONGEST_FIRST = (
     *SERVERS,
     *("product", "test_celery_worker_kills", "story", "test_killed_nightly_report"),
     *("spark", "test_setup", "test_reports_equal_sample_ledger"),
-    *("test_var_of_other_version", "test_product_with_embedded_servers"),
+    *("test_var_of_other_version", "test_product_start_privacy_and_stop"),
     *("test_consumer_killing_messages", "test_late_events"),
     *("test_upgrade", "test_released_names", "test_single_sign_on"),
 )
@@ -30,8 +30,8 @@ BY_FILE = ("acceptance", "browser", "spark", "together")
 # others stop and kill what they share.
 AT_LAST = (
     "test_first_reports_and_readme_screenshot",
-    "test_hung_redis",
-    "test_product_with_embedded_servers",
+    "test_decisions_while_redis_hangs",
+    "test_product_start_privacy_and_stop",
 )
 
 

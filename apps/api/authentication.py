@@ -14,7 +14,7 @@ from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
 from apps.core import clock
-from apps.team import refused_keys, second_factor_session, sign_in_attempts
+from apps.team import refused_api_key_audit, second_factor_session, sign_in_attempts
 from apps.team import services as team
 from apps.team.models import User
 from apps.team.open_stream_credentials import Credential
@@ -36,7 +36,7 @@ class ApiKeyAuthentication(BaseAuthentication):
         key = team.recognise(secret=secret, now=now)
         if key is None:
             sender = sign_in_attempts.address_of(request)
-            refused_keys.note_refusal(secret=secret, address=sender, now=now)
+            refused_api_key_audit.note_refusal(secret=secret, address=sender, now=now)
             raise AuthenticationFailed("This key is unknown, expired or revoked.")
         return AnonymousUser(), key.principal
 

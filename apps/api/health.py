@@ -32,7 +32,7 @@ from apps.core.bounded_threads import BoundedThreads
 from apps.outbox.current_sweeper_state import state_of
 from apps.outbox.models import Outbox
 from apps.redelivery.models import EndpointActivity
-from apps.triage.services import orphaned_operations_and_pruning
+from apps.triage.services import orphaned_operations_and_expired_rows
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ def _worker(now: datetime) -> States:
     """Report whether a Celery worker answered lately; up also if none ever did."""
     return {
         "worker": AWAY
-        if orphaned_operations_and_pruning.worker_missing_for(now=now)
+        if orphaned_operations_and_expired_rows.worker_missing_for(now=now)
         else UP
     }
 

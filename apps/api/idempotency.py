@@ -23,8 +23,8 @@ from apps.api.bounded_json_parser import DIGEST
 from apps.api.request_exceptions import Malformed
 from apps.core import clock
 from apps.core.advisory_locks import key_of
-from apps.core.content_ids import digest_of, raw
 from apps.core.errors import Invalid, PoisonwebError, Refused
+from apps.core.hashed_ids import digest_of, raw
 from apps.team.models import IdempotencyKey
 from apps.team.rights import Principal
 

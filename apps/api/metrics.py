@@ -36,8 +36,8 @@ from apps.redelivery.models import Endpoint
 from apps.redelivery.services.circuit_breaker import is_open
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
+from apps.triage.operation_states import STANDINGS
 from apps.triage.progress import all_counts
-from apps.triage.states import STANDINGS
 
 Part = Callable[[Principal, datetime], Sequence[Metric]]
 

@@ -26,7 +26,10 @@ from apps.api.views import (
 
 urlpatterns = [
     path("failures", consumer_reports.Failures.as_view()),
-    path("confirmations", consumer_reports.Confirmations.as_view()),
+    path(
+        "confirmations",
+        consumer_reports.Confirmations.as_view(),
+    ),
     path("counters", consumer_reports.Counters.as_view()),
     path("poisons", poisons.Poisons.as_view()),
     path("poisons/<int:poison_id>", poisons.Poison.as_view()),
@@ -76,11 +79,27 @@ urlpatterns = [
         name="api-endpoint",
     ),
     path("outboxes", outboxes.Outboxes.as_view()),
-    path("outboxes/<int:outbox_id>", outboxes.Outbox.as_view(), name="api-outbox"),
-    path("outboxes/<int:outbox_id>/findings", outboxes.Findings.as_view()),
-    path("outboxes/<int:outbox_id>/rows", outboxes.OutboxRowList.as_view()),
-    path("outboxes/<int:outbox_id>/rows/<int:row_id>/send", outboxes.SendRow.as_view()),
-    path("outboxes/<int:outbox_id>/rows/<int:row_id>/drop", outboxes.DropRow.as_view()),
+    path(
+        "outboxes/<int:outbox_id>",
+        outboxes.Outbox.as_view(),
+        name="api-outbox",
+    ),
+    path(
+        "outboxes/<int:outbox_id>/findings",
+        outboxes.Findings.as_view(),
+    ),
+    path(
+        "outboxes/<int:outbox_id>/rows",
+        outboxes.OutboxRowList.as_view(),
+    ),
+    path(
+        "outboxes/<int:outbox_id>/rows/<int:row_id>/send",
+        outboxes.SendRow.as_view(),
+    ),
+    path(
+        "outboxes/<int:outbox_id>/rows/<int:row_id>/drop",
+        outboxes.DropRow.as_view(),
+    ),
     path("deliveries", deliveries.Deliveries.as_view()),
     path("deliveries/retry", deliveries.RetryDeliveries.as_view()),
     path("deliveries/give-up", deliveries.GiveUpDeliveries.as_view()),

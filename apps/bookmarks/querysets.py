@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from django.db import models
 
 from apps.bookmarks.position_keepers import PositionSource
-from apps.brokers import topic_filters_by_id
+from apps.brokers import topic_names_to_id_filters
 
 if TYPE_CHECKING:
     from apps.bookmarks.models import BookmarkPosition, Mark
@@ -21,7 +21,7 @@ class PositionQuerySet(models.QuerySet["BookmarkPosition"]):
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Select the consumer positions on topics, by name or by pattern with `*`."""
-        return self.filter(topic_filters_by_id.matching(patterns))
+        return self.filter(topic_names_to_id_filters.matching(patterns))
 
     def locked(self) -> Self:
         """Lock positions until the transaction ends, in the order of all writers."""

@@ -6,7 +6,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
 
-from apps.brokers.querysets import TopicQuerySet
+from apps.brokers.topic_querysets import TopicQuerySet
 
 BROKER_NAME_LIMIT = 100
 ONE_READER = "brokers_topic_dead_letter_queue_once"

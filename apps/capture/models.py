@@ -10,9 +10,9 @@ from django.db import models
 from django.db.models import Q
 
 from apps.brokers.models import Topic
-from apps.capture.querysets import LaneQuerySet, LetterQuerySet
-from apps.core.content_ids import unraw
-from apps.core.fields import CurrentTransaction, TransactionIdField
+from apps.capture.lane_and_dead_letter_querysets import LaneQuerySet, LetterQuerySet
+from apps.core.hashed_ids import unraw
+from apps.core.postgres_transaction_fields import CurrentTransaction, TransactionIdField
 from apps.core.text_cleaning import storable
 from poisonguard.contract import GuardState
 

@@ -6,17 +6,17 @@ import logging
 
 from celery import shared_task
 
-from apps.capture import partitions as by_day
+from apps.capture import daily_partition_creation as by_day
 from apps.capture.intake import (
     automatic_skips,
     guard_heartbeats,
-    oversize_messages,
+    message_or_consumer_at_fault,
+    messages_too_large_to_capture,
     repeat_folding,
-    suspected_skips,
 )
 from apps.core import clock
 from apps.poison import skip_list_changes
-from apps.poison.services import counts, failure_counts
+from apps.poison.services import counts, failure_count_gathering
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def forget_guards() -> None:
 @shared_task(name="apps.capture.tasks.forget_oversize")
 def forget_oversize() -> None:
     """Delete oversize messages that no consumer reports any more."""
-    oversize_messages.prune(now=clock.now())
+    messages_too_large_to_capture.prune(now=clock.now())
 
 
 @shared_task(name="apps.capture.tasks.forget_folded_reports")
@@ -60,7 +60,7 @@ def end_skips() -> None:
     )
     if expired or passed:
         log.info("%d skips expired, and every position passed %d", expired, passed)
-    firm = suspected_skips.make_firm(now=now)
+    firm = message_or_consumer_at_fault.make_firm(now=now)
     if firm:
         log.info("%d suspected skips were not contradicted, and are firm", firm)
     automatic_skips.make_waiting_skips(now=now)
@@ -76,7 +76,7 @@ def forget_skips() -> None:
 def gather_counts() -> None:
     """Add changes since the last time to the counts of messages and failures."""
     counts.gather()
-    failure_counts.gather()
+    failure_count_gathering.gather()
 
 
 @shared_task(name="apps.capture.tasks.check_counts")

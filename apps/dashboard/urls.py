@@ -8,6 +8,7 @@ from django.urls import path
 from apps.dashboard.views import (
     api_keys,
     audit_trail,
+    broker_and_topic_removal,
     brokers,
     consumer_positions,
     deliveries,
@@ -22,7 +23,6 @@ from apps.dashboard.views import (
     own_account,
     people,
     problems,
-    removals,
     second_factor,
     sign_in,
     single_sign_on,
@@ -83,7 +83,11 @@ urlpatterns = [
     path("brokers/<int:broker_id>", brokers.detail, name="broker"),
     path("brokers/<int:broker_id>/edit", brokers.edit, name="broker-edit"),
     path("brokers/<int:broker_id>/test", brokers.test, name="broker-test"),
-    path("brokers/<int:broker_id>/remove", removals.broker, name="broker-remove"),
+    path(
+        "brokers/<int:broker_id>/remove",
+        broker_and_topic_removal.broker,
+        name="broker-remove",
+    ),
     path("brokers/<int:broker_id>/discover", brokers.discover, name="broker-discover"),
     path("brokers/<int:broker_id>/observe", brokers.observe, name="broker-observe"),
     path("topics", topics.index, name="topics"),
@@ -93,7 +97,11 @@ urlpatterns = [
     path(
         "topics/<int:topic_id>/policies", topic_settings.policies, name="topic-policies"
     ),
-    path("topics/<int:topic_id>/remove", removals.topic, name="topic-remove"),
+    path(
+        "topics/<int:topic_id>/remove",
+        broker_and_topic_removal.topic,
+        name="topic-remove",
+    ),
     path("topics/<int:topic_id>/samples", topic_settings.sampled, name="topic-samples"),
     path("endpoints", endpoints.index, name="endpoints"),
     path("endpoints/new", endpoints.new, name="endpoint-new"),

@@ -22,7 +22,10 @@ from apps.outbox.producer_rows import (
 )
 from apps.outbox.sweeper_and_row_states import AsideState
 from poisonguard.outbox.message import OutboxMessage, digest
-from poisonguard.outbox.sweeping.row_reading import UnreadableColumn, header_pairs
+from poisonguard.outbox.sweeping.claimed_row_decoding import (
+    UnreadableColumn,
+    header_pairs,
+)
 
 # A longer body is not read again, so its id is not recognised once its row is deleted.
 READ_BYTES = 16 * 2**20

@@ -18,9 +18,9 @@ from psycopg.rows import dict_row
 
 from apps.core.errors import Refused, Unavailable
 from apps.core.postgres_connections import give_back_session
-from apps.outbox.answer_limits import limited
 from apps.outbox.database_error_texts import ErrorTexts
 from apps.outbox.models import Outbox
+from apps.outbox.producer_database_answer_limits import limited
 from apps.outbox.producer_database_url import ProducerDatabase
 from poisonguard.outbox.sweeping.table_names import Tables
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from django.db import models
 
-from apps.brokers import topic_filters_by_id
+from apps.brokers import topic_names_to_id_filters
 
 if TYPE_CHECKING:
     from apps.outbox.models import Outbox
@@ -16,4 +16,4 @@ if TYPE_CHECKING:
 class OutboxQuerySet(models.QuerySet["Outbox"]):
     def matching(self, patterns: Iterable[str]) -> Self:
         """Keep outboxes whose topic matches one of these patterns."""
-        return self.filter(topic_filters_by_id.matching(patterns))
+        return self.filter(topic_names_to_id_filters.matching(patterns))

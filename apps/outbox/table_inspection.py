@@ -11,8 +11,8 @@ import psycopg
 
 from apps.core.errors import PoisonwebError
 from apps.core.postgres_connections import give_back_session
-from apps.outbox.answer_limits import limited
 from apps.outbox.database_error_texts import ErrorTexts
+from apps.outbox.producer_database_answer_limits import limited
 from apps.outbox.producer_database_url import ProducerDatabase, search_path_to
 from poisonguard.outbox.sweeping.inspection import Finding, FindingKind, inspect
 from poisonguard.outbox.sweeping.settings import SweeperSettings

@@ -17,7 +17,7 @@ from typing import Self
 
 from django.db.models import Q
 
-from apps.brokers import topic_filters_by_id
+from apps.brokers import topic_names_to_id_filters
 from apps.core.errors import Invalid
 from apps.core.wildcard_patterns import like
 from apps.poison.states import DisplayState, states_displayed_as
@@ -169,7 +169,7 @@ def _required_name(value: str) -> str:
 
 def _on_topic(value: str) -> Q:
     """Select poisons of topics by name or pattern; it queries Postgres."""
-    return topic_filters_by_id.matching([_required_name(value)])
+    return topic_names_to_id_filters.matching([_required_name(value)])
 
 
 def _in_group(value: str) -> Q:

@@ -10,7 +10,7 @@ from django.db import connection, models
 from django.db.models import Exists, F, Func, IntegerField, OuterRef, Q, Sum
 from django.db.models.expressions import RawSQL
 
-from apps.brokers import topic_filters_by_id
+from apps.brokers import topic_names_to_id_filters
 from apps.poison.query_language import Query
 from apps.poison.states import (
     COUNTED,
@@ -41,7 +41,7 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep poisons of these topics, given by name or by pattern with `*`."""
-        return self.filter(topic_filters_by_id.matching(patterns))
+        return self.filter(topic_names_to_id_filters.matching(patterns))
 
     def captured_after(self, snapshot: str) -> Self:
         """Keep poisons whose capture this snapshot of Postgres does not see yet."""
@@ -68,7 +68,7 @@ class BodyQuerySet(models.QuerySet["Body"]):
 class ProblemQuerySet(models.QuerySet["Problem"]):
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep problems of these topics, given by name or by pattern with `*`."""
-        return self.filter(topic_filters_by_id.matching(patterns))
+        return self.filter(topic_names_to_id_filters.matching(patterns))
 
     def with_poisons(self, poisons: PoisonQuerySet) -> Self:
         """Keep the problems that have at least one of these poisons."""
@@ -97,7 +97,7 @@ class SkipQuerySet(models.QuerySet["Skip"]):
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep skips of these topics, given by name or by pattern with `*`."""
-        return self.filter(topic_filters_by_id.matching(patterns))
+        return self.filter(topic_names_to_id_filters.matching(patterns))
 
     def matched_like(self, *, topic: int, kind: str, digest: bytes) -> Self:
         """Keep skips with the value that has this SHA-256."""

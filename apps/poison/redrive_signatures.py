@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from django.conf import settings
 
-from apps.core.content_ids import digest_of, raw
+from apps.core.hashed_ids import digest_of, raw
 from poisonguard.contract import uuid_of
 
 _SALT = b"poisonweb.redrive"

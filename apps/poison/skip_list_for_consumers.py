@@ -14,7 +14,7 @@ from typing import Any, Self
 from django.db import connection
 from django.db.backends.utils import CursorWrapper
 
-from apps.core.content_ids import unraw
+from apps.core.hashed_ids import unraw
 from apps.poison.models import Skip
 from apps.poison.skip_matching import Matcher
 from poisonguard.contract import MatcherKind

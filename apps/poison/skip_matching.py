@@ -13,8 +13,8 @@ from django.db.models import Q
 
 from apps.brokers.adapter_contract import Header
 from apps.brokers.models import Topic
-from apps.core.content_ids import raw, unraw
 from apps.core.errors import Invalid, Refused
+from apps.core.hashed_ids import raw, unraw
 from apps.core.text_cleaning import storable
 from apps.poison.models import Body, Poison, Skip
 from poisonguard.contract import TEXT_LIMIT, MatcherKind

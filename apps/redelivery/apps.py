@@ -17,10 +17,14 @@ class RedeliveryConfig(AppConfig):
         Operations act on deliveries, messages of endpoints' topics are requeued as
         deliveries, and lanes store requests as such.
         """
-        topics_without_broker = import_module("apps.brokers.topics_without_broker")
-        requeues = import_module("apps.redelivery.services.message_requeues")
+        topics_without_broker = import_module(
+            "apps.brokers.senders_of_topics_without_broker"
+        )
+        requeues = import_module(
+            "apps.redelivery.services.deliveries_from_requeued_messages"
+        )
         topics_without_broker.register_sender(requeues.store_as_deliveries)
-        request_messages = import_module("apps.capture.intake.request_messages")
+        request_messages = import_module("apps.capture.intake.requests_from_messages")
         acceptance = import_module("apps.redelivery.topic_requests.delivery_creation")
         request_messages.register(acceptance.store_requests)
         item_kinds = import_module("apps.triage.item_kinds")

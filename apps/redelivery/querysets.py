@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from django.db import models
 
-from apps.brokers import topic_filters_by_id
+from apps.brokers import topic_names_to_id_filters
 from apps.brokers.models import Topic
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class EndpointQuerySet(models.QuerySet["Endpoint"]):
     def matching(self, patterns: Iterable[str]) -> Self:
         """Keep endpoints whose topic matches one of these patterns."""
-        return self.filter(topic_filters_by_id.matching(patterns))
+        return self.filter(topic_names_to_id_filters.matching(patterns))
 
     def with_related_rows(self) -> Self:
         """Load endpoints with the rows that their settings and breakers refer to."""

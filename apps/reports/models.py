@@ -12,7 +12,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from apps.brokers.models import Topic
-from apps.core.fields import SnapshotField
+from apps.core.postgres_transaction_fields import SnapshotField
 from apps.poison.models import Problem
 from apps.reports.querysets import (
     EndpointDayQuerySet,
@@ -20,7 +20,7 @@ from apps.reports.querysets import (
     RateQuerySet,
     RunQuerySet,
 )
-from apps.reports.states import FINISHED, DeliveredSource, RunState
+from apps.reports.report_run_states import FINISHED, DeliveredSource, RunState
 
 
 class Run(models.Model):

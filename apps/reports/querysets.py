@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from django.db import models
 
-from apps.brokers import topic_filters_by_id
-from apps.reports.states import UNFINISHED, RunState, before
+from apps.brokers import topic_names_to_id_filters
+from apps.reports.report_run_states import UNFINISHED, RunState, before
 
 if TYPE_CHECKING:
     from apps.reports.models import EndpointDay, ProblemDay, Rate, Run
@@ -58,7 +58,7 @@ class RateQuerySet(models.QuerySet["Rate"]):
 
     def on(self, topic: str) -> Self:
         """Keep failure rates of the topic with exactly this name."""
-        return self.filter(topic_filters_by_id.named(topic))
+        return self.filter(topic_names_to_id_filters.named(topic))
 
 
 class ProblemDayQuerySet(models.QuerySet["ProblemDay"]):

@@ -65,7 +65,7 @@ class ProviderBackend(ModelBackend):
     def authenticate(self, *_: Any, **__: Any) -> None:
         """Sign in no user: return None.
 
-        People of an OpenID provider are admitted by `single_sign_on`.
+        People of an OpenID provider are admitted by `single_sign_on_accounts`.
         """
 
 

@@ -1,7 +1,8 @@
 """Sign in through the OpenID provider: redirect to it, and complete the callback.
 
 allauth implements the protocol (authorization code with PKCE). This module limits the
-requests to the provider, admits people (`single_sign_on`), and translates errors.
+requests to the provider, admits people (`single_sign_on_accounts`), and translates
+errors.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from django.urls import reverse
 from apps.core import clock
 from apps.core.errors import Forbidden, PoisonwebError, Unavailable
 from apps.core.text_cleaning import is_name
-from apps.team import sign_in_attempts, single_sign_on
-from apps.team.single_sign_on import ProviderIdentity
+from apps.team import sign_in_attempts, single_sign_on_accounts
+from apps.team.single_sign_on_accounts import ProviderIdentity
 
 log = logging.getLogger(__name__)
 
@@ -124,9 +125,9 @@ class ProviderAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # it 
         identity = _identity(sociallogin)
         now = clock.now()
         try:
-            user = single_sign_on.admit(identity, now=now)
+            user = single_sign_on_accounts.admit(identity, now=now)
         except PoisonwebError as refusal:
-            account = single_sign_on.account_of(identity)
+            account = single_sign_on_accounts.account_of(identity)
             sign_in_attempts.note_refusal(
                 request, account=account, why=str(refusal), now=now
             )
@@ -220,12 +221,12 @@ class _Provider(OpenIDConnectProvider):  # type: ignore[misc]  # it has no types
 
 def _issuer() -> str:
     """Return the issuer of the OpenID provider; raise Absent without one."""
-    return single_sign_on.provider_settings().issuer
+    return single_sign_on_accounts.provider_settings().issuer
 
 
 def _provider(request: HttpRequest) -> _Provider:
     """Build allauth's provider from our settings; raise Absent without one."""
-    oidc = single_sign_on.provider_settings()
+    oidc = single_sign_on_accounts.provider_settings()
     app = SocialApp(
         provider=_Provider.id,
         provider_id=oidc.issuer,
@@ -241,7 +242,7 @@ def _identity(social_login: SocialLogin) -> ProviderIdentity:
     """Read issuer, subject, name and groups from the claims of a sign-in."""
     claims = social_login.account.extra_data
     merged = {**claims["id_token"], **claims["userinfo"]}
-    groups = merged.get(single_sign_on.provider_settings().groups_claim)
+    groups = merged.get(single_sign_on_accounts.provider_settings().groups_claim)
     name = merged.get("preferred_username") or merged.get("email") or merged["sub"]
     return ProviderIdentity(
         issuer=_issuer(),

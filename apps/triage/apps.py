@@ -14,5 +14,5 @@ class TriageConfig(AppConfig):
     def ready(self) -> None:
         """Register poisons as items that operations can act on."""
         kinds = import_module("apps.triage.item_kinds")
-        poison_items = import_module("apps.triage.services.poison_items")
+        poison_items = import_module("apps.triage.services.messages_as_operation_items")
         kinds.register(poison_items.POISONS)

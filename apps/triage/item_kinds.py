@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from django.db.models import QuerySet
 
-from apps.triage.states import ItemKindName, Verb
+from apps.triage.operation_states import ItemKindName, Verb
 
 if TYPE_CHECKING:
     from apps.triage.models import Operation

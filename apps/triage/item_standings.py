@@ -18,7 +18,7 @@ from apps.core.queryset_sql import read_by_index
 from apps.poison.states import COUNTED, GIVEN_BACK
 from apps.triage.item_kinds import ItemKey, ItemKind, kind_of
 from apps.triage.models import Operation
-from apps.triage.states import STANDINGS, ItemState
+from apps.triage.operation_states import STANDINGS, ItemState
 
 
 @dataclass(frozen=True, slots=True)

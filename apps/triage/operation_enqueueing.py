@@ -15,10 +15,10 @@ from apps.team.rights import Principal
 from apps.triage import tasks
 from apps.triage.errors import Stale
 from apps.triage.models import Operation
+from apps.triage.operation_states import ACTIVE, Verb
 from apps.triage.services import confirm_and_undo, control, previews
 from apps.triage.services.control import ControlStep
 from apps.triage.services.previews import Route, SelectionRequest, SendLimits
-from apps.triage.states import ACTIVE, Verb
 
 
 def preview(

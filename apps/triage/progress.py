@@ -11,7 +11,7 @@ from apps.poison.models import ItemWindow
 from apps.poison.states import RedriveOutcome
 from apps.team.rights import Principal
 from apps.triage.models import Operation
-from apps.triage.states import UNFINISHED, ItemState
+from apps.triage.operation_states import UNFINISHED, ItemState
 
 # An item in one of these standings still needs work.
 PENDING = (ItemState.WAITING, RedriveOutcome.SENDING, RedriveOutcome.UNKNOWN)

@@ -10,8 +10,8 @@ from celery import shared_task
 from apps.brokers.services.topics_and_routing_publisher import RoutingPublisher
 from apps.core import clock
 from apps.triage.services import (
-    earlier_layout,
-    orphaned_operations_and_pruning,
+    earlier_layout_conversion,
+    orphaned_operations_and_expired_rows,
     previews,
     running,
 )
@@ -49,20 +49,20 @@ def rescue() -> None:
     Then, for some seconds, convert operations of the release before to this release's
     layout.
     """
-    orphaned_operations_and_pruning.beat(now=clock.now())
-    orphans = orphaned_operations_and_pruning.orphans(now=clock.now())
+    orphaned_operations_and_expired_rows.beat(now=clock.now())
+    orphans = orphaned_operations_and_expired_rows.orphans(now=clock.now())
     for operation_id in orphans.to_run:
         run_operation.apply_async((operation_id,), expires=RESCUE_EXPIRES)
     for operation_id in orphans.to_take:
         take_selection.apply_async((operation_id,), expires=RESCUE_EXPIRES)
     until = time.monotonic() + CONVERSION_SECONDS
-    while time.monotonic() < until and earlier_layout.convert_next():
+    while time.monotonic() < until and earlier_layout_conversion.convert_next():
         pass
 
 
 @shared_task(name="apps.triage.tasks.prune")
 def prune() -> None:
     """Delete old operation previews, idempotency keys, sessions, failed sign-ins."""
-    pruned = orphaned_operations_and_pruning.prune(now=clock.now())
+    pruned = orphaned_operations_and_expired_rows.prune(now=clock.now())
     if pruned.previews or pruned.idempotency_keys:
         log.info("pruned %s", pruned)

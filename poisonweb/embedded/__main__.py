@@ -16,8 +16,8 @@ from poisonweb import env as settings
 from poisonweb.embedded import process_plan, running_servers_file, supervisor
 from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.free_ports import LOOPBACK, is_free
+from poisonweb.embedded.process_control import Identity
 from poisonweb.embedded.process_plan import Plan
-from poisonweb.embedded.processes import Identity
 from poisonweb.embedded.supervisor import Stopped, Supervisor
 from poisonweb.env import BadEnvironment, Env
 

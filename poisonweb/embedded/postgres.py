@@ -20,10 +20,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
-from poisonweb.embedded import processes
+from poisonweb.embedded import process_control
 from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.free_ports import LOOPBACK, free_port
-from poisonweb.embedded.processes import Identity, Program
+from poisonweb.embedded.process_control import Identity, Program
 from poisonweb.embedded.secrets import secret
 
 ROLE = "poisonweb"
@@ -148,7 +148,7 @@ def temporary(folder: Path) -> Iterator[str]:
     prepare(folder, rights="CREATEDB CREATEROLE")
     port = free_port()
     server = program(folder, port=port, durable=False)
-    with processes.running(server, folder=folder):
+    with process_control.running(server, folder=folder):
         yield url(folder, port=port)
 
 
@@ -174,10 +174,12 @@ def _remove_remains(data: Path) -> None:
     that pid now, it would refuse to start.
     """
     deadline = time.monotonic() + RECOVERY_SECONDS
-    while pids := [pid for pid in processes.all_pids() if _is_postgres_of(pid, data)]:
+    while pids := [
+        pid for pid in process_control.all_pids() if _is_postgres_of(pid, data)
+    ]:
         is_late = time.monotonic() > deadline
         for pid in pids:
-            processes.send(pid, signal.SIGKILL if is_late else signal.SIGQUIT)
+            process_control.send(pid, signal.SIGKILL if is_late else signal.SIGQUIT)
         time.sleep(0.1)
     with suppress(FileNotFoundError):
         file = data / "postmaster.pid"
@@ -187,7 +189,7 @@ def _remove_remains(data: Path) -> None:
 
 def _is_postgres_of(pid: int, data: Path) -> bool:
     """Check by its command or its folder whether a process is a Postgres of `data`."""
-    entry = processes.PROC / str(pid)
+    entry = process_control.PROC / str(pid)
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         words = (entry / "cmdline").read_text(errors="replace").split("\0")
         if words[1:3] == ["-D", str(data)]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from poisonweb.embedded import postgres, redis
 from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.free_ports import LOOPBACK, free_port
-from poisonweb.embedded.processes import Program
+from poisonweb.embedded.process_control import Program
 from poisonweb.embedded.running_servers_file import LOOPBACK_BROKERS, Servers
 from poisonweb.env import Env
-from poisonweb.sample import stock_quote_port
+from poisonweb.sample import stock_quote_tcp_port
 
 # A task works for at most ten seconds, so a worker stops within this time.
 WORKER_GRACE = 15.0
@@ -71,7 +71,7 @@ def make(
         shop_url=shop_url,
     )
     demo = _demo(env, addresses, is_requested=bool(environ.get("POISONWEB_DEMO")))
-    quote_port = stock_quote_port.choose(env.var) if demo else None
+    quote_port = stock_quote_tcp_port.choose(env.var) if demo else None
     environment = {
         **LOOPBACK_BROKERS,
         **environ,

@@ -22,10 +22,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as NotConnected
 from redis.retry import Retry
 
-from poisonweb.embedded import processes
+from poisonweb.embedded import process_control
 from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.free_ports import LOOPBACK, free_port
-from poisonweb.embedded.processes import Program
+from poisonweb.embedded.process_control import Program
 from poisonweb.embedded.secrets import secret, write_private
 
 OLDEST = (7, 0)
@@ -80,7 +80,9 @@ def url(folder: Path, *, port: int, database: int) -> str:
 def temporary(folder: Path) -> Iterator[str]:
     """Run a Redis for tests; the URL is that of database 0."""
     port = free_port()
-    with processes.running(program(folder, port=port, durable=False), folder=folder):
+    with process_control.running(
+        program(folder, port=port, durable=False), folder=folder
+    ):
         yield url(folder, port=port, database=0)
 
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from poisonweb.embedded.processes import Identity
+from poisonweb.embedded.process_control import Identity
 from poisonweb.embedded.secrets import write_private
 
 REMEDY = (

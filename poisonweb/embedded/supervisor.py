@@ -27,9 +27,9 @@ from types import FrameType
 from typing import Self
 
 from poisonguard.policy import doubled
-from poisonweb.embedded import processes
+from poisonweb.embedded import process_control
 from poisonweb.embedded.errors import CannotStart
-from poisonweb.embedded.processes import Identity, Program
+from poisonweb.embedded.process_control import Identity, Program
 from poisonweb.embedded.secrets import write_private
 
 logger = logging.getLogger("poisonweb")
@@ -144,7 +144,7 @@ class Supervisor:
         waiting = dict(self._children)
         deadline = time.monotonic() + seconds
         while waiting:
-            self.pause(processes.POLL_SECONDS)
+            self.pause(process_control.POLL_SECONDS)
             for name, child in list(waiting.items()):
                 if child.deaths or time.monotonic() > deadline:
                     raise CannotStart(self._complaint(name, "did not start"))
@@ -182,9 +182,9 @@ class Supervisor:
         for stage in reversed(self._stages):
             self._stop_children(stage)
         self._stages.clear()
-        while pids := processes.children():
+        while pids := process_control.children():
             for pid in pids:
-                processes.send(pid, signal.SIGKILL)
+                process_control.send(pid, signal.SIGKILL)
             for pid in pids:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, 0)
@@ -194,7 +194,7 @@ class Supervisor:
         children = [self._children.pop(name, None) for name in names]
         running = [child for child in children if child and child.running]
         for child in running:
-            processes.send(child.process.pid, child.program.stop_signal)
+            process_control.send(child.process.pid, child.program.stop_signal)
         signalled_at = time.monotonic()
         for child in running:
             seconds = signalled_at + child.program.grace - time.monotonic()
@@ -210,11 +210,11 @@ class Supervisor:
         """Start a program's process, marked as ours, and record it."""
         log = self.log(program.name)
         marked = replace(program, environment={**program.environment, **self._mark})
-        process = processes.spawn(marked, folder=self._root, log=log)
+        process = process_control.spawn(marked, folder=self._root, log=log)
         try:
             self._record_process(program, process.pid)
         except OSError:
-            processes.kill_group(process.pid)
+            process_control.kill_group(process.pid)
             process.wait()
             raise
         return process
@@ -261,7 +261,7 @@ class Supervisor:
     def _clear_away(self, child: Child) -> int:
         """Kill the rest of a child's group, delete its record, return its exit code."""
         # The group first: its number cannot be reused until the leader is reaped.
-        processes.kill_group(child.process.pid)
+        process_control.kill_group(child.process.pid)
         code = child.process.wait()
         self._record_file(child.program.name).unlink(missing_ok=True)
         return code
@@ -306,7 +306,7 @@ class Supervisor:
     def _complaint(self, name: str, what: str) -> str:
         """Say what is wrong with a program, with the last line of its log."""
         log = self.log(name)
-        return f"{name} {what}: {processes.last_line(log)} (more in {log})"
+        return f"{name} {what}: {process_control.last_line(log)} (more in {log})"
 
 
 def recover(var: Path, *, seconds: float = 5.0) -> None:
@@ -314,13 +314,13 @@ def recover(var: Path, *, seconds: float = 5.0) -> None:
     records = {path: ProcessRecord.read(path) for path in (var / "run").glob("*.pid")}
     alive = [record for record in records.values() if record.identity.alive]
     for record in alive:
-        processes.send(record.identity.pid, record.signal)
+        process_control.send(record.identity.pid, record.signal)
     _wait_until(
         lambda: not any(record.identity.alive for record in alive), seconds=seconds
     )
     for record in alive:
         if record.identity.alive:
-            processes.kill_group(record.identity.pid)
+            process_control.kill_group(record.identity.pid)
     _kill_marked(var)
     for path in records:
         path.unlink()
@@ -338,17 +338,17 @@ def _kill_marked(var: Path) -> None:
         empty_looks = 0 if _kill_those_with(mark) else empty_looks + 1
         if empty_looks == 2:
             return
-        time.sleep(processes.POLL_SECONDS)
+        time.sleep(process_control.POLL_SECONDS)
 
 
 def _kill_those_with(mark: bytes) -> int:
     """Kill the processes with this variable in their environment; count them."""
     number = 0
-    for pid in processes.all_pids():
+    for pid in process_control.all_pids():
         with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-            environment = (processes.PROC / str(pid) / "environ").read_bytes()
+            environment = (process_control.PROC / str(pid) / "environ").read_bytes()
             if mark in environment.split(b"\0"):
-                processes.send(pid, signal.SIGKILL)
+                process_control.send(pid, signal.SIGKILL)
                 number += 1
     return number
 
@@ -357,7 +357,7 @@ def _wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
     """Wait until a function returns true, for some seconds at most; return nothing."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
-        time.sleep(processes.POLL_SECONDS)
+        time.sleep(process_control.POLL_SECONDS)
 
 
 def _has_ended(pid: int) -> bool:

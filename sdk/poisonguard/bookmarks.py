@@ -28,7 +28,7 @@ from typing import Self
 from weakref import WeakSet
 
 from poisonguard.errors import Fenced, GuardError, Misconfigured, Stopping
-from poisonguard.positions import takeover_announcement
+from poisonguard.positions import lost_subscription_callback
 from poisonguard.positions.bookmark_store_health import Health, health
 from poisonguard.positions.position_api_calls import PositionCalls
 from poisonguard.positions.subscription_progress import (
@@ -290,7 +290,7 @@ class BookmarkStore:
         if self._closed:
             raise Stopping(self._closed)
         if subscription.is_fenced:
-            raise Fenced(takeover_announcement.taken_over(subscription.sub_id))
+            raise Fenced(lost_subscription_callback.taken_over(subscription.sub_id))
         track = subscription.track(publisher)
         if track is None or not self._is_pressed(track, seq):
             return False
@@ -331,7 +331,7 @@ class BookmarkStore:
                 return
             subscription.is_fenced = True
             self._changed.notify_all()
-        takeover_announcement.announce([subscription.sub_id], self._on_fenced)
+        lost_subscription_callback.announce([subscription.sub_id], self._on_fenced)
 
     # Writing
 

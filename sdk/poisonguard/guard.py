@@ -20,7 +20,7 @@ from poisonguard.handling.circuit_breaker import BreakerPolicy
 from poisonguard.handling.event_loop_steps import Tasks
 from poisonguard.handling.guard_components import GuardComponents
 from poisonguard.handling.guard_lifecycle import RunningGuard, utc_now
-from poisonguard.handling.handled_message_counts import Slot
+from poisonguard.handling.handled_counts_and_durations import Slot
 from poisonguard.handling.healthy_path import (
     AsyncHandler,
     Handle,
@@ -29,8 +29,8 @@ from poisonguard.handling.healthy_path import (
     healthy_path,
     healthy_path_async,
 )
-from poisonguard.handling.message_steps import play
 from poisonguard.handling.slow_path import MessageFlow
+from poisonguard.handling.step_types_and_thread_runner import play
 from poisonguard.journal.in_flight_journal import Journal
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy

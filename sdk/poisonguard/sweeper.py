@@ -28,14 +28,16 @@ from poisonguard.outbox.sweeping.connection import (
     OutboxConnection,
     connecting_to,
 )
+from poisonguard.outbox.sweeping.decisions_on_quarantined_rows import Settled, settle
 from poisonguard.outbox.sweeping.inspection import inspect
-from poisonguard.outbox.sweeping.poisonweb_reports import PoisonwebReports
 from poisonguard.outbox.sweeping.psycopg_import import (
     conninfo_to_dict,
     make_conninfo,
     psycopg,
 )
-from poisonguard.outbox.sweeping.row_settlement import Settled, settle
+from poisonguard.outbox.sweeping.quarantined_rows_as_failure_reports import (
+    PoisonwebReports,
+)
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.sweeper import Sweeper
 from poisonguard.processes.signal_safe_event import SignalSafeEvent

@@ -32,7 +32,7 @@ from datetime import date
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from spark import postgres_reading_and_staging, session
+from spark import postgres_reading_and_writing, session
 from spark.fact_sql_statements import FactWindow
 from spark.lake_schemas import FACTS, FACTS_OF_ENDPOINTS, FACTS_OF_TOPICS, LakeKind
 from spark.parquet_lake import Lake, RunAttempt, days
@@ -106,7 +106,7 @@ def parse_arguments(arguments: Sequence[str]) -> Report:
 def _extract(spark: SparkSession, lake: Lake, kind: LakeKind, report: Report) -> int:
     """Copy one kind of facts into the lake, and count them on the way."""
     count = Observation()
-    facts = postgres_reading_and_staging.read(spark, kind, report.window)
+    facts = postgres_reading_and_writing.read(spark, kind, report.window)
     observed_facts = facts.observe(count, F.count(F.lit(1)).alias("rows"))
     lake.write(kind, observed_facts, report.attempt)
     return int(count.get["rows"])
@@ -146,7 +146,7 @@ def _stage(lake: Lake, report: Report) -> None:
         ).toArrow()
         for kind, table in STAGED.items()
     }
-    postgres_reading_and_staging.append(tables)
+    postgres_reading_and_writing.append(tables)
 
 
 def _with_attempt(measures: DataFrame, attempt: RunAttempt) -> DataFrame:
@@ -160,7 +160,7 @@ def _with_attempt(measures: DataFrame, attempt: RunAttempt) -> DataFrame:
 
 def _delete_superseded(lake: Lake, report: Report) -> None:
     """Delete from the lake, by day, all attempts but the published one and this one."""
-    published = postgres_reading_and_staging.published_attempts(
+    published = postgres_reading_and_writing.published_attempts(
         report.window.first, report.window.last
     )
     lake.delete_except(

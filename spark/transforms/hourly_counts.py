@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.transforms import handling_times
+from spark.transforms import handling_time_quantiles
 
 COUNTS = ("handled", "failed", "skipped", "retried")
 DECISIONS = ("redriven", "confirmed", "recurred", "dropped")
@@ -32,7 +32,9 @@ def counters_by_hour(counters: DataFrame) -> DataFrame:
 
     The rows of an hour add up to its counts.
     """
-    buckets = handling_times.by_bucket(counters, "duration_ms_hist", once=COUNTS)
+    buckets = handling_time_quantiles.by_bucket(
+        counters, "duration_ms_hist", once=COUNTS
+    )
     sums = [F.sum(name).alias(name) for name in (*COUNTS, "durations")]
     return buckets.groupBy(*_group_columns(), "source", "bucket").agg(*sums)
 

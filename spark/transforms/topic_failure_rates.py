@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark.lake_schemas import MEASURES
-from spark.transforms import handling_times, wilson_intervals
+from spark.transforms import handling_time_quantiles, wilson_intervals
 from spark.transforms.hourly_counts import DECISIONS
 
 GROUP = ("day", "topic", "consumer_group")
@@ -93,8 +93,10 @@ def _roll_up(facts: DataFrame) -> DataFrame:
     ]
     in_bucket = F.sum("durations").alias("durations")
     buckets = facts.groupingSets(grains, *GROUP, "hour", "bucket").agg(*sums, in_bucket)
-    ranked = handling_times.with_ranks(buckets, *GROUP, "hour")
-    return ranked.groupBy(*GROUP, "hour").agg(*sums, *handling_times.quantiles())
+    ranked = handling_time_quantiles.with_ranks(buckets, *GROUP, "hour")
+    return ranked.groupBy(*GROUP, "hour").agg(
+        *sums, *handling_time_quantiles.quantiles()
+    )
 
 
 def _to_rates(sums: DataFrame) -> DataFrame:
@@ -111,5 +113,5 @@ def _to_rates(sums: DataFrame) -> DataFrame:
         "uncounted",
         "skipped",
         *MEASURES,
-        *handling_times.PERCENTS,
+        *handling_time_quantiles.PERCENTS,
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
-from poisonweb.embedded import processes
+from poisonweb.embedded import process_control
 from tests import preloaded_fork_server
 from tests.acceptance import preloaded_celery
 from tests.waiting import wait_until
@@ -51,7 +51,7 @@ class Celery:
         )
 
     def kill(self) -> None:
-        processes.kill_group(self.group)
+        process_control.kill_group(self.group)
         self.process.join()
         wait_until(lambda: not members_of_group(self.group))
 
@@ -64,13 +64,13 @@ StartWorker = Callable[[], Celery]
 
 
 def members_of_group(group: int) -> list[int]:
-    stats = ((pid, processes.stat(pid)) for pid in processes.all_pids())
+    stats = ((pid, process_control.stat(pid)) for pid in process_control.all_pids())
     return [pid for pid, fields in stats if fields and fields[2] == str(group)]
 
 
 def state_of(pid: int) -> str:
     """Return the letter that the kernel gives for a process's state; Z if it ended."""
-    fields = processes.stat(pid)
+    fields = process_control.stat(pid)
     return fields[0] if fields else "Z"
 
 
@@ -98,5 +98,5 @@ def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
 
     yield start
     for worker in started:
-        processes.kill_group(worker.group)
+        process_control.kill_group(worker.group)
         worker.process.join()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance.celery_processes import beat, start_worker
 from tests.acceptance.web_server_process import Web
-from tests.temp_folder_of_killed_processes import files_of_killed_processes
+from tests.tmpdir_for_killed_processes import files_of_killed_processes
 
 __all__ = ["beat", "files_of_killed_processes", "start_worker"]
 

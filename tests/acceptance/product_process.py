@@ -15,7 +15,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from urllib.request import urlopen
 
-from poisonweb.embedded import processes
+from poisonweb.embedded import process_control
 from poisonweb.embedded.free_ports import free_port
 from poisonweb.embedded.supervisor import ProcessRecord
 from tests.waiting import wait_until
@@ -198,13 +198,13 @@ def end(product: Product) -> None:
 
 def processes_of(var: Path) -> set[int]:
     """Return every process that names `var`, or works in it."""
-    return {pid for pid in processes.all_pids() if _names(pid, str(var))}
+    return {pid for pid in process_control.all_pids() if _names(pid, str(var))}
 
 
 def _names(pid: int, var: str) -> bool:
-    entry = processes.PROC / str(pid)
+    entry = process_control.PROC / str(pid)
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-        if pid == os.getpid() or processes.Identity.of(pid) is None:
+        if pid == os.getpid() or process_control.Identity.of(pid) is None:
             return False
         # The command line first: in a container, root may read no more of Postgres.
         for file in ("cmdline", "environ"):

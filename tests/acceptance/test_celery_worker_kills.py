@@ -34,12 +34,12 @@ from apps.team.rights import Principal
 from apps.triage import operation_enqueueing
 from apps.triage.errors import Stale
 from apps.triage.models import WINDOW_SIZE, Operation
+from apps.triage.operation_states import FINISHED, OperationState, Verb
 from apps.triage.progress import counts_of
 from apps.triage.services import control, previews
 from apps.triage.services.control import CANCEL, PAUSE, RESUME, ControlStep
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
-from apps.triage.states import FINISHED, OperationState, Verb
 from tests import triage_operation_runner
 from tests.acceptance.answering_consumer import (
     MARK,

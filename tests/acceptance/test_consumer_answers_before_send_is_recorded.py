@@ -28,10 +28,10 @@ from apps.poison.redrive_signatures import redrive_of
 from apps.team.rights import Principal
 from apps.triage import operation_enqueueing
 from apps.triage.models import Operation
+from apps.triage.operation_states import OperationState, Verb
 from apps.triage.progress import counts_of
 from apps.triage.services import previews
 from apps.triage.services.previews import SelectionRequest
-from apps.triage.states import OperationState, Verb
 from tests.acceptance.answering_consumer import (
     MARK,
     Consumer,

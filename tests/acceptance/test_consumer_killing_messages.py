@@ -22,7 +22,7 @@ from redis import Redis
 
 from apps.poison.models import Poison
 from poisonguard.journal.failed_attempts_store import Attempts
-from poisonweb.embedded import processes
+from poisonweb.embedded import process_control
 from tests import preloaded_fork_server
 from tests.acceptance import killed_stream_consumer
 from tests.acceptance.killed_stream_consumer import DEATHS, Place
@@ -130,7 +130,7 @@ def kill_from_outside(
 
 def is_stopped(pid: int) -> bool:
     """Tell whether a process does nothing more: it was stopped, or has ended."""
-    fields = processes.stat(pid)
+    fields = process_control.stat(pid)
     return not fields or fields[0] in "TZX"
 
 

@@ -21,7 +21,7 @@ from apps.core import clock
 from apps.poison.models import Poison
 from apps.redelivery.models import Attempt, Delivery, Endpoint
 from apps.redelivery.services.request_acceptance import accept_all
-from poisonweb.embedded import postgres, processes
+from poisonweb.embedded import postgres, process_control
 from poisonweb.embedded.free_ports import free_port
 from tests.delivery_back_end import BackEnd, back_end_in
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
@@ -50,7 +50,7 @@ class Database:
         port = free_port()
         postgres.prepare(folder)
         program = postgres.program(folder, port=port)
-        self._running = partial(processes.running, program, folder=folder)
+        self._running = partial(process_control.running, program, folder=folder)
         self._server: AbstractContextManager[None] | None = None
         address = urlsplit(postgres.url(folder, port=port))
         self.settings = {

@@ -16,7 +16,7 @@ from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 
 import pytest
 
-from poisonweb.embedded import postgres, processes, redis
+from poisonweb.embedded import postgres, process_control, redis
 from poisonweb.embedded.free_ports import free_port
 from tests.acceptance.product_process import ROOT
 from tests.waiting import await_start, wait_until
@@ -61,7 +61,7 @@ def database(tmp_path: Path) -> tuple[Running, str]:
     folder, port = tmp_path / "postgres", free_port()
     postgres.prepare(folder)
     program = postgres.program(folder, port=port, durable=False)
-    running = partial(processes.running, program, folder=folder)
+    running = partial(process_control.running, program, folder=folder)
     return running, postgres.url(folder, port=port)
 
 

@@ -21,10 +21,10 @@ from apps.poison.query_language import Query
 from apps.team.rights import Principal, Scope
 from apps.triage import operation_enqueueing
 from apps.triage.models import Operation
+from apps.triage.operation_states import OperationState, Verb
 from apps.triage.progress import counts_of
 from apps.triage.ramps import Ramp
 from apps.triage.services.previews import SelectionRequest
-from apps.triage.states import OperationState, Verb
 from tests.acceptance.answering_consumer import Consumer, capture_many
 from tests.acceptance.api_client import Client
 from tests.acceptance.celery_processes import StartWorker

@@ -20,7 +20,7 @@ from redis import Redis
 
 from apps.brokers.models import Topic
 from apps.capture.models import Mode
-from apps.capture.topic_registration_and_settings import (
+from apps.capture.topic_and_lane_configuration import (
     LaneChange,
     TopicChange,
     register,

@@ -33,9 +33,9 @@ from apps.poison.models import Hold, Poison
 from apps.poison.redrive_signatures import redrive_of
 from apps.team.rights import Scope
 from apps.triage.models import Operation
-from apps.triage.states import LAYOUT, OperationState
+from apps.triage.operation_states import LAYOUT, OperationState
 from apps.triage.tasks import rescue, run_operation
-from poisonweb.embedded import processes
+from poisonweb.embedded import process_control
 from poisonweb.embedded.free_ports import free_port
 from tests.acceptance.api_client import Client
 from tests.acceptance.earlier_commit_checkout import unpack
@@ -97,7 +97,7 @@ class Program:
         self.process = self._spawn()
 
     def end(self) -> None:
-        processes.kill_group(self.process.pid)
+        process_control.kill_group(self.process.pid)
         self.process.wait()
 
 

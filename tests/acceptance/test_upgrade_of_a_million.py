@@ -33,9 +33,9 @@ from apps.poison.redrive_signatures import redrive_of
 from apps.poison.services import counts
 from apps.team.rights import Scope
 from apps.triage.models import Operation, lock_name
-from apps.triage.states import LAYOUT, OperationState
+from apps.triage.operation_states import LAYOUT, OperationState
 from apps.triage.tasks import rescue
-from poisonweb.embedded import processes
+from poisonweb.embedded import process_control
 from poisonweb.embedded.free_ports import free_port
 from tests.acceptance.api_client import Client
 from tests.acceptance.earlier_commit_checkout import unpack
@@ -122,7 +122,7 @@ class Tree:
             program.terminate()
             program.wait(60)
         finally:
-            processes.kill_group(program.pid)
+            process_control.kill_group(program.pid)
             program.wait()
 
     @contextmanager

@@ -11,7 +11,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from poisonweb.embedded import postgres, processes, running_servers_file
+from poisonweb.embedded import (
+    postgres,
+    process_control,
+    running_servers_file,
+)
 from poisonweb.embedded.free_ports import free_port
 from tests.acceptance.product_process import (
     PYTHON,
@@ -72,7 +76,7 @@ def database(var: Path) -> Iterator[str]:
     """Run the Postgres of a `var/` that is not in use."""
     folder, port = var / "postgres", free_port()
     server = postgres.program(folder, port=port)
-    with processes.running(server, folder=var / "log"):
+    with process_control.running(server, folder=var / "log"):
         yield postgres.url(folder, port=port)
 
 

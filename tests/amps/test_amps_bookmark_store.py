@@ -549,7 +549,12 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     arguments = [amps.url, poisonweb.url, KEY, log, hole]
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.amps.consumer", *map(str, arguments)],
+        [
+            sys.executable,
+            "-m",
+            "tests.amps.bookmark_store_consumer",
+            *map(str, arguments),
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'sdk'}"},
     )

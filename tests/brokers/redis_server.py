@@ -7,7 +7,7 @@ from pathlib import Path
 
 import redis
 
-from poisonweb.embedded import processes
+from poisonweb.embedded import process_control
 from poisonweb.embedded import redis as embedded
 from poisonweb.embedded.free_ports import free_port
 from tests.waiting import await_start
@@ -33,11 +33,11 @@ class Server:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         log = self._folder / "log"
-        process = processes.spawn(self._program, folder=self._folder, log=log)
+        process = process_control.spawn(self._program, folder=self._folder, log=log)
         await_start(
             process,
             lambda: self._program.ready(process.pid),
-            describe=lambda: processes.last_line(log),
+            describe=lambda: process_control.last_line(log),
         )
         with redis.Redis.from_url(self.url) as client:
             # Without this, Redis may delay a write for two seconds on a busy disk.

@@ -18,7 +18,7 @@ from playwright.sync_api import Locator, Page, expect
 from poisonweb.embedded import redis as embedded
 from tests.brokers.rabbitmq import Server
 from tests.browser.conftest import Open
-from tests.browser.own_rabbitmq import (
+from tests.browser.rabbitmq_queue_with_crashing_consumer import (
     BODY,
     DELIVERY_LIMIT,
     HEADERS,

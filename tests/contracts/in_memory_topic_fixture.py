@@ -86,3 +86,6 @@ class MemoryStage:
 
     def come_back(self) -> None:
         self.broker.come_back()
+
+    def remove(self) -> None:
+        """Leave the broker in memory to the garbage collector."""

@@ -20,10 +20,10 @@ from apps.core import clock
 from apps.poison.models import Body, Failure, Poison
 from apps.poison.query_language import Query
 from apps.team.rights import Principal
+from apps.triage.operation_states import Verb
 from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
-from apps.triage.states import Verb
 from tests.contracts import broker_kinds
 from tests.contracts.conftest import StageOf
 from tests.lane_crash_simulation import Killed, drain_all, dying

@@ -39,8 +39,8 @@ from apps.brokers.services.topics_and_routing_publisher import (
     RoutingPublisher,
 )
 from apps.capture.intake import services as capture
-from apps.capture.lanes.drain import Drain
-from apps.capture.lanes.throttling import Timer
+from apps.capture.lanes.batch_size_and_poll_interval import Timer
+from apps.capture.lanes.dead_letter_drain import Drain
 from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.core.errors import Invalid
@@ -49,12 +49,12 @@ from apps.poison.query_language import Query
 from apps.poison.redrive_signatures import redrive_of
 from apps.team.rights import Principal
 from apps.triage.models import WINDOW_SIZE, Operation
+from apps.triage.operation_states import Verb
 from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
-from apps.triage.states import Verb
 from tests import failure_report_builders
-from tests.brokers.moto import Server
+from tests.brokers.moto_process_and_gate import Server
 from tests.contracts.broker_kinds import BrokerServer
 from tests.contracts.cutting_and_counting_proxies import counting
 from tests.contracts.sqs_topic_fixture import SqsStage
@@ -443,7 +443,7 @@ def test_an_idle_lane_polls_less_often_where_the_broker_bills_requests(
     if not real_stage.capabilities.polling_interval:
         return
     # Two minutes pass in an instant: no lane waits for what is not there.
-    monkeypatch.setattr("apps.capture.lanes.drain.READ_SECONDS", 0.0)
+    monkeypatch.setattr("apps.capture.lanes.dead_letter_drain.READ_SECONDS", 0.0)
     Topic.objects.update(options={"maxPollingInterval": "00:00:15"})
     at = 0.0
     with counting(real_stage.broker) as (broker, counter):

@@ -29,7 +29,7 @@ from poisonguard.locks.postgres_queues import IDLE_LOOKS
 from tests import preloaded_fork_server
 from tests.brokers import pgbouncer
 from tests.contracts import lock_contender
-from tests.contracts.resource_lock_stages import (
+from tests.contracts.postgres_and_zookeeper_lock_fixtures import (
     LinkProxy,
     PostgresLockStage,
     lock_database,

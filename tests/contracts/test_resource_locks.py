@@ -19,7 +19,7 @@ from poisonguard.locks import LockGrant, LockServer, ResourceLock, lock_server
 from tests import preloaded_fork_server
 from tests.brokers import zookeeper
 from tests.contracts import lock_contender
-from tests.contracts.resource_lock_stages import (
+from tests.contracts.postgres_and_zookeeper_lock_fixtures import (
     LockStage,
     PostgresLockStage,
     ZooKeeperLockStage,

@@ -23,7 +23,10 @@ from poisonguard.locks.zookeeper import (
 )
 from tests.brokers import zookeeper
 from tests.contracts.lock_contender import LONG_SESSION_SECONDS
-from tests.contracts.resource_lock_stages import LinkProxy, ZooKeeperLockStage
+from tests.contracts.postgres_and_zookeeper_lock_fixtures import (
+    LinkProxy,
+    ZooKeeperLockStage,
+)
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("zookeeper")

@@ -29,11 +29,11 @@ from apps.poison.models import (
     PoisonCountCheck,
     Problem,
 )
-from apps.poison.services import confirmations, counts, decisions
+from apps.poison.services import confirmations, counts, drop_restore_and_give_back
 from apps.poison.services.counts import WrongCount
 from apps.poison.states import DisplayState
 from apps.team.rights import Principal
-from apps.triage.states import Verb
+from apps.triage.operation_states import Verb
 from tests.failure_report_builders import capture, drop, failure, poisons
 from tests.races import at_once, beside_writers
 from tests.triage_operation_runner import confirm, preview, redriven, run
@@ -81,7 +81,7 @@ def test_whatever_becomes_of_messages_their_counts_follow(
     capture(now, again)
     drop(now, dropped, restored)
     with transaction.atomic():
-        decisions.restore(poisons=[restored.pk])
+        drop_restore_and_give_back.restore(poisons=[restored.pk])
     by_operation = preview(operator, now, verb=Verb.DROP, ids=(other.pk,))
     run(confirm(operator, by_operation, now), now)
     execute(f"DELETE FROM poison_body WHERE poison_id = {deleted.pk}")
@@ -149,13 +149,13 @@ def test_many_writers_at_once_never_wait_in_a_circle_and_count_right(
     def decide() -> None:
         chosen = random.sample(seeds, 10)
         with transaction.atomic():
-            decisions.drop(poisons=chosen[:7], now=now)
+            drop_restore_and_give_back.drop(poisons=chosen[:7], now=now)
         with transaction.atomic():
-            decisions.restore(poisons=chosen[3:])
+            drop_restore_and_give_back.restore(poisons=chosen[3:])
 
     def undo() -> None:
         with transaction.atomic():
-            decisions.drop(poisons=random.sample(seeds, 5), now=now)
+            drop_restore_and_give_back.drop(poisons=random.sample(seeds, 5), now=now)
             transaction.set_rollback(True)
 
     def gather() -> None:
@@ -234,7 +234,7 @@ def test_a_check_while_somebody_writes_is_right_for_what_is_committed_later(
 
     def write() -> None:
         with transaction.atomic():
-            decisions.drop(poisons=[messages[0].pk], now=now)
+            drop_restore_and_give_back.drop(poisons=[messages[0].pk], now=now)
             has_written.set()
             may_commit.wait(20)
 
@@ -284,9 +284,9 @@ def test_counts_begin_right_although_others_write_during_the_upgrade(
             capture(now, failure(now, consumer_group=f"{random.randrange(3)}"))
             chosen = random.sample(range(1, 51), 5)
             with transaction.atomic():
-                decisions.drop(poisons=chosen[:3], now=now)
+                drop_restore_and_give_back.drop(poisons=chosen[:3], now=now)
             with transaction.atomic():
-                decisions.restore(poisons=chosen[3:])
+                drop_restore_and_give_back.restore(poisons=chosen[3:])
 
         def upgrade(await_writers: Callable[[], None]) -> None:
             def count_beside_writers(cursor: Any, *statement: str) -> None:

@@ -19,14 +19,14 @@ from apps.bookmarks.models import BookmarkPosition
 from apps.brokers.models import Broker, Topic
 from apps.capture.intake import services
 from apps.capture.lanes import runner
-from apps.capture.lanes.drain import Drain
+from apps.capture.lanes.dead_letter_drain import Drain
 from apps.capture.models import HeldDeadLetter, Lane
 from apps.core import advisory_locks, clock
-from apps.core.postgres_errors import refuses_value
+from apps.core.values_refused_by_postgres import refuses_value
 from apps.poison.models import Body, Failure, Poison, Redrive
 from apps.poison.states import RedriveOutcome
 from poisonguard.contract import HEADERS_LIMIT
-from tests.full_disk import full_disk
+from tests.postgres_full_disk_error import full_disk
 from tests.triage_operation_runner import redriven
 from tests.waiting import wait_until
 

@@ -22,22 +22,22 @@ from apps.team.rights import Principal, Role, Scope
 from apps.triage.errors import NotConverted, NotTaken, Stale
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Item, Operation, SkippedItem, lock_name
-from apps.triage.services import (
-    confirm_and_undo,
-    control,
-    earlier_layout,
-    orphaned_operations_and_pruning,
-    previews,
-)
-from apps.triage.services.previews import SelectionRequest
-from apps.triage.services.running import SliceEnd
-from apps.triage.states import (
+from apps.triage.operation_states import (
     LAYOUT,
     LAYOUT_BEFORE,
     LAYOUT_IN_CONVERSION,
     OperationState,
     Verb,
 )
+from apps.triage.services import (
+    confirm_and_undo,
+    control,
+    earlier_layout_conversion,
+    orphaned_operations_and_expired_rows,
+    previews,
+)
+from apps.triage.services.previews import SelectionRequest
+from apps.triage.services.running import SliceEnd
 from apps.triage.tasks import rescue
 from tests.earlier_layout import AN_HOUR, EarlierItem, earlier, execute, rows
 from tests.failure_report_builders import capture, drop, failure, poisons
@@ -92,8 +92,8 @@ def session_of_the_release_before() -> Iterator[None]:
         execute("SET poisonweb.release = '2'")
 
 
-def convert_all(*, at_once: int = earlier_layout.AT_ONCE) -> None:
-    while earlier_layout.convert_next(at_once=at_once):
+def convert_all(*, at_once: int = earlier_layout_conversion.AT_ONCE) -> None:
+    while earlier_layout_conversion.convert_next(at_once=at_once):
         pass
 
 
@@ -219,10 +219,10 @@ def test_a_conversion_that_was_killed_goes_on_where_it_was(
     states = [*("skipped", "sent", "sending", "waiting", "waiting") * 2]
     operation = earlier(operator, now, one_of_each(now, *states), window_size=2)
 
-    assert earlier_layout.convert_next(at_once=4)
+    assert earlier_layout_conversion.convert_next(at_once=4)
     for _ in range(2):
         with pytest.raises(Killed), transaction.atomic():
-            earlier_layout.convert_next(at_once=4)
+            earlier_layout_conversion.convert_next(at_once=4)
             raise Killed
     operation.refresh_from_db()
     between = operation.layout, operation.judged, Item.objects.count()
@@ -329,7 +329,7 @@ def test_unfinished_operations_come_first_and_then_the_newest(
     )
 
     order: list[int] = []
-    while earlier_layout.convert_next():
+    while earlier_layout_conversion.convert_next():
         converted = Operation.objects.filter(layout=LAYOUT)
         order += converted.exclude(pk__in=order).values_list("pk", flat=True)
 
@@ -424,8 +424,8 @@ def test_an_operation_that_an_older_worker_runs_is_left_to_it(
     operation = earlier(operator, now, one_of_each(now, "sending", "waiting"))
 
     with advisory_locks.attempt(lock_name(operation.pk)):
-        found_anything = earlier_layout.convert_next()
-    due = orphaned_operations_and_pruning.orphans(now=now)
+        found_anything = earlier_layout_conversion.convert_next()
+    due = orphaned_operations_and_expired_rows.orphans(now=now)
     ended = run(operation, now)
 
     assert not found_anything
@@ -442,7 +442,7 @@ def test_an_older_worker_runs_nothing_of_this_release(
     ours = confirm(operator, preview(operator, now), now)
     theirs = earlier(operator, now, one_of_each(now, *["waiting"] * 4), window_size=2)
     begins_theirs = execute(OLD_START, [theirs.pk])
-    assert earlier_layout.convert_next(at_once=2)
+    assert earlier_layout_conversion.convert_next(at_once=2)
 
     assert begins_theirs == 1
     assert execute(OLD_START, [ours.pk]) == 0
@@ -540,7 +540,7 @@ def test_either_release_deletes_previews_of_both(
     ours = preview(operator, now)
 
     execute("DELETE FROM triage_operation WHERE id = %s", [ours.pk])
-    pruned = orphaned_operations_and_pruning.prune(now=now + 2 * AN_HOUR)
+    pruned = orphaned_operations_and_expired_rows.prune(now=now + 2 * AN_HOUR)
 
     assert pruned.previews == 1
     assert not Operation.objects.filter(pk=theirs.pk).exists()
@@ -557,7 +557,7 @@ def test_a_preview_of_the_release_before_is_converted_when_it_is_confirmed(
     items = one_of_each(now, "waiting", "skipped", "waiting")
     theirs = earlier(operator, now, items, state=OperationState.PREVIEW)
 
-    nothing_asked = earlier_layout.convert_next()
+    nothing_asked = earlier_layout_conversion.convert_next()
     operation = confirm(operator, theirs, now)
     run(operation, now)
 
@@ -572,7 +572,7 @@ def test_a_large_preview_of_the_release_before_is_converted_step_by_step(
     items = one_of_each(now, *["waiting"] * 5)
     theirs = earlier(operator, now, items, state=OperationState.PREVIEW, window_size=2)
     execute("UPDATE triage_operation SET layout = %s", [LAYOUT_IN_CONVERSION])
-    earlier_layout.convert_next(at_once=2)
+    earlier_layout_conversion.convert_next(at_once=2)
     theirs.refresh_from_db()
     assert not theirs.is_taken
     # The release before may still confirm what is left.
@@ -596,7 +596,7 @@ def test_an_untaken_preview_of_the_release_before_is_taken_here(
 
     with pytest.raises(NotTaken):
         confirm(operator, theirs, now)
-    due = orphaned_operations_and_pruning.orphans(now=now)
+    due = orphaned_operations_and_expired_rows.orphans(now=now)
     previews.take(operation_id=theirs.pk, now=now)
 
     assert due.to_take == (theirs.pk,)

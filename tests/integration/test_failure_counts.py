@@ -27,8 +27,8 @@ from apps.poison.models import (
     Problem,
 )
 from apps.poison.models.counts import ALL_PROBLEMS
-from apps.poison.services import counts, failure_counts
-from apps.poison.services.failure_counts import WrongFailureCount
+from apps.poison.services import counts, failure_count_gathering
+from apps.poison.services.failure_count_gathering import WrongFailureCount
 from tests.failure_report_builders import capture, failure, poisons, repeats
 from tests.races import at_once, beside_writers
 
@@ -108,7 +108,7 @@ def test_failures_are_counted_in_whatever_way_they_are_stored(now: datetime) -> 
     assert not FailureCountChange.objects.exists()
     assert of_topics() == by_topic()
     assert Failure.objects.filter(times__gt=1).exists()
-    assert failure_counts.mend(now=now) == []
+    assert failure_count_gathering.mend(now=now) == []
 
 
 def test_failures_that_are_deleted_are_not_counted_any_more(now: datetime) -> None:
@@ -225,17 +225,17 @@ def test_many_writers_at_once_never_wait_in_a_circle_and_count_right(
             transaction.set_rollback(True)
 
     def gather() -> None:
-        failure_counts.gather()
+        failure_count_gathering.gather()
 
     def check() -> None:
-        assert failure_counts.mend(now=now) == []
+        assert failure_count_gathering.mend(now=now) == []
 
     jobs = [report] * 4 + [repeat] * 4 + [undo, gather, gather, check]
     at_once(*(again_until(until, job) for job in jobs))
 
     assert numbers(KEPT) == numbers(FULL_COUNT)
     assert sum(numbers(KEPT).values()) == sum(captured)
-    failure_counts.gather()
+    failure_count_gathering.gather()
     assert of_topics() == by_topic()
 
 
@@ -251,7 +251,7 @@ def test_the_nightly_check_mends_wrong_counts_and_says_so(now: datetime) -> None
     (message, *_) = poisons(now, 3)
     problem, topic = message.problem_id, message.topic_id
     begins_at = failure_hours.slice_of(now)
-    failure_counts.gather()
+    failure_count_gathering.gather()
     poisons(now, 2)
     FailureCount.objects.filter(problem_id=problem).update(number=1)
     FailureCount.objects.filter(problem_id=ALL_PROBLEMS).update(number=9)
@@ -271,7 +271,7 @@ def test_the_nightly_check_mends_wrong_counts_and_says_so(now: datetime) -> None
         "1 failures instead of 3"
     )
     assert numbers(KEPT) == numbers(FULL_COUNT)
-    failure_counts.gather()
+    failure_count_gathering.gather()
     assert of_topics() == by_topic()
     assert counts.check(now=now) == []
 
@@ -279,7 +279,7 @@ def test_the_nightly_check_mends_wrong_counts_and_says_so(now: datetime) -> None
 def test_the_check_forgets_counts_that_no_page_shows(now: datetime) -> None:
     poisons(now - 2 * DAY, 1)
     poisons(now - 23 * HOUR, 1)
-    failure_counts.gather()
+    failure_count_gathering.gather()
 
     assert counts.check(now=now) == []
 
@@ -336,7 +336,7 @@ def test_counts_begin_right_although_others_write_during_the_upgrade() -> None:
 def test_an_upgrade_that_was_killed_can_begin_again() -> None:
     now = clock.now()
     poisons(now, 4)
-    failure_counts.gather()
+    failure_count_gathering.gather()
     poisons(now, 3)
 
     with as_before_the_upgrade(), connection.schema_editor(atomic=False) as editor:

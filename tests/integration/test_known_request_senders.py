@@ -9,7 +9,7 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from django.contrib.sessions.backends.db import SessionStore
 
 from apps.core.actor import Actor
-from apps.team import known_request_senders, services, sessions
+from apps.team import credential_check_before_body, services, sessions
 from apps.team.models import ApiKey, User
 from apps.team.rights import Role, Scope
 
@@ -53,26 +53,26 @@ def session_of(user: User, now: datetime) -> dict[bytes, bytes]:
 
 
 def test_a_key_is_known_until_it_ends(secret: str, now: datetime) -> None:
-    before = known_request_senders.is_known(with_key(secret))
+    before = credential_check_before_body.is_known(with_key(secret))
 
     ApiKey.objects.update(expires_at=now - timedelta(seconds=1))
-    expired = known_request_senders.is_known(with_key(secret))
+    expired = credential_check_before_body.is_known(with_key(secret))
     ApiKey.objects.update(expires_at=None, revoked_at=now)
-    revoked = known_request_senders.is_known(with_key(secret))
+    revoked = credential_check_before_body.is_known(with_key(secret))
 
     assert (before, expired, revoked) == (True, False, False)
 
 
 def test_a_person_is_known_while_signed_in(user: User, now: datetime) -> None:
     headers = session_of(user, now)
-    before = known_request_senders.is_known(headers)
+    before = credential_check_before_body.is_known(headers)
 
     User.objects.update(is_active=False)
-    disabled = known_request_senders.is_known(headers)
+    disabled = credential_check_before_body.is_known(headers)
     user.set_password("another horse")
     user.is_active = True
     user.save()
-    changed = known_request_senders.is_known(headers)
+    changed = credential_check_before_body.is_known(headers)
 
     assert (before, disabled, changed) == (True, False, False)
 
@@ -82,10 +82,10 @@ def test_a_person_is_unknown_when_the_session_is_over(
 ) -> None:
     before = now - sessions.IDLE
 
-    before_the_end = known_request_senders.is_known(
+    before_the_end = credential_check_before_body.is_known(
         session_of(user, before + timedelta(minutes=1))
     )
-    over = known_request_senders.is_known(
+    over = credential_check_before_body.is_known(
         session_of(user, before - timedelta(minutes=1))
     )
 
@@ -105,4 +105,4 @@ def test_a_person_is_unknown_when_the_session_is_over(
     ],
 )
 def test_other_senders_are_unknown(headers: dict[bytes, bytes]) -> None:
-    assert not known_request_senders.is_known(headers)
+    assert not credential_check_before_body.is_known(headers)

@@ -11,7 +11,7 @@ from django.db import connection
 from pytest_django import Settings
 
 from apps.audit.models import Entry
-from apps.brokers import older_broker_allow_list, sealed_addresses
+from apps.brokers import allow_lists_of_older_brokers, sealed_addresses
 from apps.brokers.models import Broker
 from apps.brokers.services import broker_registration
 from apps.brokers.services.topics_and_routing_publisher import settings_of
@@ -34,7 +34,7 @@ def broker_of_before(
 
 
 def written(now: datetime) -> Broker:
-    older_broker_allow_list.write_of_older_brokers(actor=SET_UP, now=now)
+    allow_lists_of_older_brokers.write_of_older_brokers(actor=SET_UP, now=now)
     return Broker.objects.get()
 
 
@@ -60,7 +60,7 @@ def test_the_upgrade_lists_hosts_and_variables_once_and_audits_them(
     broker_of_before("env:BROKER_ORDERS", kind="redis_streams", name="fine")
 
     numbers = [
-        older_broker_allow_list.write_of_older_brokers(actor=SET_UP, now=now)
+        allow_lists_of_older_brokers.write_of_older_brokers(actor=SET_UP, now=now)
         for _ in "ab"
     ]
 
@@ -151,10 +151,12 @@ def test_striking_an_entry_out_stops_its_broker(
     broker = written(now)
     chosen = [(broker.pk, entry) for entry in broker.allowed_unconfirmed]
     for entry in chosen:
-        older_broker_allow_list.confirm(chosen=[entry], principal=operator, now=now)
+        allow_lists_of_older_brokers.confirm(
+            chosen=[entry], principal=operator, now=now
+        )
     confirmed = Broker.objects.get()
 
-    older_broker_allow_list.strike(chosen=chosen, principal=operator, now=now)
+    allow_lists_of_older_brokers.strike(chosen=chosen, principal=operator, now=now)
 
     struck = Broker.objects.get()
     trail = Entry.objects.order_by("seq").values_list("action", "detail")
@@ -174,7 +176,7 @@ def test_striking_an_entry_out_stops_its_broker(
 
 
 @pytest.mark.parametrize(
-    "act", [older_broker_allow_list.confirm, older_broker_allow_list.strike]
+    "act", [allow_lists_of_older_brokers.confirm, allow_lists_of_older_brokers.strike]
 )
 def test_deciding_on_a_missing_entry_is_absent_and_changes_nothing(
     operator: Principal, now: datetime, act: Callable[..., None]
@@ -191,7 +193,7 @@ def test_deciding_on_a_missing_entry_is_absent_and_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "act", [older_broker_allow_list.confirm, older_broker_allow_list.strike]
+    "act", [allow_lists_of_older_brokers.confirm, allow_lists_of_older_brokers.strike]
 )
 def test_a_key_for_some_topics_cannot_decide_on_entries(
     operator: Principal, now: datetime, act: Callable[..., None]
@@ -202,7 +204,7 @@ def test_a_key_for_some_topics_cannot_decide_on_entries(
     with pytest.raises(Forbidden):
         act(chosen=[(written(now).pk, "env:CORP_MQ")], principal=limited, now=now)
 
-    assert older_broker_allow_list.entries(limited) == []
+    assert allow_lists_of_older_brokers.entries(limited) == []
 
 
 @pytest.fixture

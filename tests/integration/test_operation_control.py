@@ -26,12 +26,13 @@ from apps.poison.services import confirmations
 from apps.team.rights import GRANTS, Principal, Role
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
+from apps.triage.operation_states import Verb
 from apps.triage.ramps import Ramp
 from apps.triage.services import (
     control,
-    orphaned_operations_and_pruning,
+    orphaned_operations_and_expired_rows,
     previews,
-    redrive_messages,
+    redrive_message_building,
     running,
 )
 from apps.triage.services.confirm_and_undo import JUDGED_AT_ONCE
@@ -42,9 +43,8 @@ from apps.triage.services.control import (
     ControlStep,
     OperationOver,
 )
-from apps.triage.services.redrive_messages import ReadItems
+from apps.triage.services.redrive_message_building import ReadItems
 from apps.triage.services.running import SliceEnd
-from apps.triage.states import Verb
 from tests.failure_report_builders import capture, failure, poisons
 from tests.triage_operation_runner import (
     MINUTE,
@@ -120,7 +120,7 @@ def test_answers_are_recorded_although_the_session_of_the_run_has_ended(
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (session,) = cursor.fetchone()
-    ended, reads, read = Event(), count(), redrive_messages.read
+    ended, reads, read = Event(), count(), redrive_message_building.read
 
     def end_session() -> None:
         with connection.cursor() as cursor:
@@ -132,7 +132,7 @@ def test_answers_are_recorded_although_the_session_of_the_run_has_ended(
         assert not is_second or ended.wait(60)
         return read(**values)
 
-    monkeypatch.setattr(redrive_messages, "read", read_after_the_end)
+    monkeypatch.setattr(redrive_message_building, "read", read_after_the_end)
     with pytest.raises(OperationalError):
         run(operation, now, by=publisher_that(end_session), most=2)
     recorded = counts_of(operation)
@@ -156,7 +156,7 @@ def test_a_paused_operation_sends_the_claim_in_hand_and_no_more(
         most=2,
     )
     paused = counts_of(operation)
-    due = orphaned_operations_and_pruning.orphans(now=now + MINUTE).to_run
+    due = orphaned_operations_and_expired_rows.orphans(now=now + MINUTE).to_run
     change(RESUME, operation, operator, now)
     finished = run(operation, now, most=2)
 
@@ -245,10 +245,12 @@ def test_a_cancel_with_the_broker_away_ends_at_once(
     operation = confirm(operator, preview(operator, now), now)
     Broker.objects.update(url="redis://127.0.0.1:1/0")
     waiting = run(operation, now)
-    waits = operation.pk not in orphaned_operations_and_pruning.orphans(now=now).to_run
+    waits = (
+        operation.pk not in orphaned_operations_and_expired_rows.orphans(now=now).to_run
+    )
 
     change(CANCEL, operation, operator, now)
-    due = operation.pk in orphaned_operations_and_pruning.orphans(now=now).to_run
+    due = operation.pk in orphaned_operations_and_expired_rows.orphans(now=now).to_run
     ended = run(operation, now)
     operation.refresh_from_db()
 

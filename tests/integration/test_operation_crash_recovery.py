@@ -24,13 +24,13 @@ from apps.team.rights import Principal
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
 from apps.triage.services import (
-    orphaned_operations_and_pruning,
+    orphaned_operations_and_expired_rows,
     previews,
-    redrive_messages,
+    redrive_message_building,
     running,
 )
 from apps.triage.services.broker_send_claims import Windows
-from apps.triage.services.redrive_messages import ReadItems
+from apps.triage.services.redrive_message_building import ReadItems
 from apps.triage.services.running import SliceEnd
 from tests.failure_report_builders import capture, failure, poisons
 from tests.triage_operation_runner import (
@@ -88,7 +88,7 @@ def test_messages_wait_and_are_not_unknown_while_the_broker_refuses_connections(
     states = set(Poison.objects.values_list("state", "redrives"))
     held_number = Hold.objects.count()
     operation.refresh_from_db()
-    due = orphaned_operations_and_pruning.orphans(now=now)
+    due = orphaned_operations_and_expired_rows.orphans(now=now)
     Broker.objects.update(url=redis_url)
     finished = run(operation, now + MINUTE)
 
@@ -374,7 +374,7 @@ def test_a_published_window_is_marked_although_the_next_could_not_be_read(
 ) -> None:
     poisons(now, 4)
     operation = confirm(operator, preview(operator, now), now)
-    read = redrive_messages.read
+    read = redrive_message_building.read
 
     def read_once(*, first: int, **arguments: Any) -> ReadItems:
         if first:
@@ -382,7 +382,7 @@ def test_a_published_window_is_marked_although_the_next_could_not_be_read(
         return read(first=first, **arguments)
 
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
-        patched.setattr(redrive_messages, "read", read_once)
+        patched.setattr(redrive_message_building, "read", read_once)
         run(operation, now, most=2)
     between = counts_of(operation)
     ended = run(operation, now + MINUTE, most=2)
@@ -475,9 +475,12 @@ def test_an_unexpected_error_is_shown_and_the_operation_waits(
 
     operation.refresh_from_db()
     assert operation.trouble == "ZeroDivisionError: by us"
-    assert operation.pk not in orphaned_operations_and_pruning.orphans(now=now).to_run
     assert (
-        operation.pk in orphaned_operations_and_pruning.orphans(now=now + MINUTE).to_run
+        operation.pk not in orphaned_operations_and_expired_rows.orphans(now=now).to_run
+    )
+    assert (
+        operation.pk
+        in orphaned_operations_and_expired_rows.orphans(now=now + MINUTE).to_run
     )
 
 

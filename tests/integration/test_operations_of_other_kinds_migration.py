@@ -12,8 +12,8 @@ from apps.core.schema_changes import migrate
 from apps.redelivery.services import delivery_items
 from apps.redelivery.services.request_acceptance import accept
 from apps.triage.models import Operation
+from apps.triage.operation_states import Verb
 from apps.triage.services import confirm_and_undo, previews
-from apps.triage.states import Verb
 from tests.failure_report_builders import poisons
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
     ADMIN,

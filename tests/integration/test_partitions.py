@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection
 
-from apps.capture import partitions
+from apps.capture import daily_partition_creation
 from apps.poison.models import Failure
 from tests.failure_report_builders import capture, failure, poisons
 
@@ -30,15 +30,15 @@ def home_of_failures() -> set[str]:
 
 
 def test_makes_today_and_the_coming_week_once() -> None:
-    names = partitions.make(today=TODAY)
-    again = partitions.make(today=TODAY)
-    tomorrow = partitions.make(today=TODAY + timedelta(days=1))
+    names = daily_partition_creation.make(today=TODAY)
+    again = daily_partition_creation.make(today=TODAY)
+    tomorrow = daily_partition_creation.make(today=TODAY + timedelta(days=1))
 
     assert (len(names), again, len(tomorrow)) == (24, [], 3)
 
 
 def test_rows_go_to_the_partition_of_their_capture_day(now: datetime) -> None:
-    partitions.make(today=TODAY)
+    daily_partition_creation.make(today=TODAY)
 
     poisons(now, 1)
 
@@ -48,7 +48,7 @@ def test_rows_go_to_the_partition_of_their_capture_day(now: datetime) -> None:
 def test_a_day_that_began_in_the_default_partition_stays_there(now: datetime) -> None:
     poisons(now, 1)
 
-    names = partitions.make(today=TODAY)
+    names = daily_partition_creation.make(today=TODAY)
     poisons(now, 1)
 
     assert "poison_failure_20310505" not in names
@@ -56,7 +56,7 @@ def test_a_day_that_began_in_the_default_partition_stays_there(now: datetime) ->
 
 
 def test_one_report_in_two_days_counts_once(now: datetime) -> None:
-    partitions.make(today=TODAY)
+    daily_partition_creation.make(today=TODAY)
     report = failure(now)
     capture(now, report)
 

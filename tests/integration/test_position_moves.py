@@ -30,7 +30,7 @@ from apps.triage.services.position_moves import (
     Strategy,
 )
 from tests.failure_report_builders import drop, poisons
-from tests.positions import opened, settle, told_by_broker, update
+from tests.position_opening_and_settling import opened, settle, told_by_broker, update
 
 pytestmark = pytest.mark.django_db
 

@@ -16,7 +16,7 @@ from apps.core import clock
 from apps.team.rights import Principal
 from apps.triage.services import position_moves
 from apps.triage.services.position_moves import MoveTarget, Strategy
-from tests.positions import opened, settle, statuses, update
+from tests.position_opening_and_settling import opened, settle, statuses, update
 from tests.races import together
 
 pytestmark = pytest.mark.django_db(transaction=True)

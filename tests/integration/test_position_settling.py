@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from apps.bookmarks import services as bookmarks
 from apps.bookmarks.bookmark_parsing import BookmarkPlace, place_of
-from apps.bookmarks.consumer_requests import MOST_RUNS
+from apps.bookmarks.consumer_request_parsing import MOST_RUNS
 from apps.bookmarks.models import BookmarkPosition, Mark, Sample
 from apps.bookmarks.services import position_settling, watermark_samples
 from apps.bookmarks.services.position_settling import SettleStatus
@@ -22,7 +22,13 @@ from apps.core.actor import Actor
 from apps.core.errors import Forbidden
 from apps.core.schema_changes import migrate
 from apps.team.rights import Principal, Scope
-from tests.positions import opened, settle, statuses, told_by_broker, update
+from tests.position_opening_and_settling import (
+    opened,
+    settle,
+    statuses,
+    told_by_broker,
+    update,
+)
 
 EU = Principal(
     actor=Actor.key("eu"),

@@ -23,7 +23,7 @@ from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.bookmarks.models import BookmarkPosition
 from apps.brokers.models import Topic
-from apps.capture import partitions
+from apps.capture import daily_partition_creation
 from apps.capture.models import Mode
 from apps.core import advisory_locks, shared_postgres_snapshot
 from apps.core.actor import Actor
@@ -34,16 +34,16 @@ from apps.reports.services import next_unfinished_run as nights
 from apps.reports.services import planning, report_run_execution
 from apps.team import services as team
 from apps.team.rights import Principal, Role
-from apps.triage.services import orphaned_operations_and_pruning, position_moves
+from apps.triage.operation_states import Verb
+from apps.triage.services import orphaned_operations_and_expired_rows, position_moves
 from apps.triage.services.position_moves import MoveTarget, Strategy
-from apps.triage.states import Verb
-from poisonweb import application_role
+from poisonweb import database_role_rights
 from poisonweb.checks import ID
 from tests.failure_report_builders import capture as report
 from tests.failure_report_builders import count_up, counter, failure, poisons
 from tests.in_memory_queue_broker import Queues, adapted
 from tests.lane_crash_simulation import drain_all, topic_on_queues
-from tests.positions import opened, settle, update
+from tests.position_opening_and_settling import opened, settle, update
 from tests.skip_builders_and_list_mirror import added
 from tests.triage_operation_runner import confirm, counts_of, preview, run
 
@@ -61,7 +61,7 @@ SELECT relname FROM pg_class WHERE relispartition AND relname LIKE '%\\_2032____
 def role() -> Iterator[str]:
     """Make a role of the application; roles belong to the whole server."""
     name = f"app {connection.settings_dict['NAME']}"
-    application_role.grant(role=name, password=PASSWORD)
+    database_role_rights.grant(role=name, password=PASSWORD)
     yield name
     remove(name)
 
@@ -185,8 +185,8 @@ def test_upkeep_prunes_makes_partitions_and_signs_the_trail(
     poisons(now, 1)
     preview(operator, now - timedelta(days=3))
 
-    pruned = orphaned_operations_and_pruning.prune(now=now)
-    partition_names = partitions.make(today=far)
+    pruned = orphaned_operations_and_expired_rows.prune(now=now)
+    partition_names = daily_partition_creation.make(today=far)
     checkpoint = checkpointing.take(now=now)
 
     assert pruned.previews == 1
@@ -311,7 +311,7 @@ def test_a_table_of_the_caller_does_not_stand_for_ours_when_partitions_are_made(
         cursor.execute("CREATE TEMP TABLE poison_failure_default (day date)")
         cursor.execute("CREATE TEMP TABLE pg_class (relnamespace oid, relname name)")
         cursor.execute("SET search_path = pg_temp, public")
-        partition_names = partitions.make(today=far)
+        partition_names = daily_partition_creation.make(today=far)
 
     assert len(partition_names) == 24
     assert owners(partition_names) == {owner()}
@@ -321,7 +321,7 @@ def test_new_partitions_can_be_read_and_not_written_by_their_own_names(
     role: str, far: date
 ) -> None:
     with working_as(role):
-        partition_names = partitions.make(today=far)
+        partition_names = daily_partition_creation.make(today=far)
         with connection.cursor() as cursor:
             cursor.execute(f"SELECT count(*) FROM {partition_names[0]}")
             assert cursor.fetchone() == (0,)
@@ -349,7 +349,7 @@ def test_every_table_has_exactly_the_expected_rights(role: str) -> None:
     assert rights.pop("audit_entry") == {"SELECT", "INSERT"}
     assert rights.pop("audit_head") == {"SELECT", "UPDATE"}
     assert rights.pop("django_migrations") == {"SELECT"}
-    assert {*map(frozenset, rights.values())} == {frozenset(application_role.USUAL)}
+    assert {*map(frozenset, rights.values())} == {frozenset(database_role_rights.USUAL)}
 
 
 def test_other_rights_of_the_role_are_revoked(role: str) -> None:
@@ -357,7 +357,7 @@ def test_other_rights_of_the_role_are_revoked(role: str) -> None:
         quoted = connection.ops.quote_name(role)
         cursor.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {quoted}")
 
-    application_role.grant(role=role)
+    database_role_rights.grant(role=role)
 
     with connection.cursor() as cursor:
         cursor.execute(

@@ -23,7 +23,7 @@ from apps.team import services as team
 from apps.team.models import ApiKey, User
 from poisonguard.outbox.sweeping.inspection import FindingKind
 from poisonweb.embedded.free_ports import LOOPBACK
-from poisonweb.sample import stock_quote_port
+from poisonweb.sample import stock_quote_tcp_port
 from tests.fast_password_hasher import ONE_ROUND
 from tests.sdk.outbox_sweeping.conftest import outbox_database
 
@@ -108,8 +108,8 @@ def test_the_sample_has_an_endpoint_where_its_service_is(
     var: Path, settings: Settings
 ) -> None:
     settings.POISONWEB_ENDPOINT_HOSTS = ("127.0.0.1",)
-    for port in (stock_quote_port.choose(var), 32_768):  # never chosen
-        (var / stock_quote_port.FILE).write_text(str(port))
+    for port in (stock_quote_tcp_port.choose(var), 32_768):  # never chosen
+        (var / stock_quote_tcp_port.FILE).write_text(str(port))
 
         prepare()
         prepare()
@@ -171,14 +171,14 @@ def test_a_table_of_the_shop_that_has_another_outbox_keeps_nothing_from_its_star
 
 
 def test_the_port_of_the_sample_service_stays(tmp_path: Path) -> None:
-    port = stock_quote_port.choose(tmp_path)
-    assert stock_quote_port.read(tmp_path) == port
+    port = stock_quote_tcp_port.choose(tmp_path)
+    assert stock_quote_tcp_port.read(tmp_path) == port
 
     with socket.create_server((LOOPBACK, port)):
-        other = stock_quote_port.choose(tmp_path)
+        other = stock_quote_tcp_port.choose(tmp_path)
 
     assert other != port
-    assert stock_quote_port.read(tmp_path) == other
+    assert stock_quote_tcp_port.read(tmp_path) == other
 
 
 def test_allow_lists_are_written_for_existing_brokers() -> None:

@@ -20,9 +20,9 @@ from apps.triage import preview_breakdown as breakdown_module
 from apps.triage.errors import NotTaken
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
+from apps.triage.operation_states import STANDINGS, Verb
 from apps.triage.preview_breakdown import ItemBreakdown, Largest
 from apps.triage.services import confirm_and_undo, preview_breakdown_counting, previews
-from apps.triage.states import STANDINGS, Verb
 from tests.failure_report_builders import capture, drop, failure, poisons
 from tests.triage_operation_runner import (
     AwayPublisher,

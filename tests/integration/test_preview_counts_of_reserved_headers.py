@@ -10,13 +10,13 @@ from apps.brokers.models import Broker, Topic
 from apps.core.statement_timeouts import TooSlow
 from apps.poison.query_language import Query
 from apps.team.rights import Principal
+from apps.triage.operation_states import Verb
 from apps.triage.services import (
-    headers_left_out_by_redrives,
     preview_breakdown_counting,
     previews,
+    reserved_header_counts_for_preview,
 )
 from apps.triage.services.previews import PreviewSummary, SelectionRequest
-from apps.triage.states import Verb
 from tests.failure_report_builders import capture, drop, failure, poisons
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -103,10 +103,10 @@ def test_a_preview_leaves_out_the_counts_that_take_too_long(
     orders: Topic, operator: Principal, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bearing(now, CC)
-    slow = headers_left_out_by_redrives.COUNT.replace(
+    slow = reserved_header_counts_for_preview.COUNT.replace(
         "WHERE", "WHERE pg_sleep(1) IS NOT NULL AND", 1
     )
-    monkeypatch.setattr(headers_left_out_by_redrives, "COUNT", slow)
+    monkeypatch.setattr(reserved_header_counts_for_preview, "COUNT", slow)
     monkeypatch.setattr(preview_breakdown_counting, "LEAST_SECONDS", 0.1)
 
     summary = see(operator, now, Verb.REDRIVE)

@@ -24,13 +24,13 @@ from apps.brokers.errors import Removed
 from apps.brokers.models import Broker, Topic
 from apps.brokers.services import broker_registration
 from apps.brokers.services import topics_and_routing_publisher as brokers
-from apps.capture import topic_removal
+from apps.capture import unused_topic_removal
 from apps.capture.intake import first_failure_inserts_without_merge
 from apps.capture.lanes import depth_polling, lane_mode_and_pause, observe_only_lane
-from apps.capture.lanes.drain import Drain
+from apps.capture.lanes.dead_letter_drain import Drain
 from apps.capture.lanes.runner import LaneRunner
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
-from apps.capture.topic_removal import RecordsExist
+from apps.capture.unused_topic_removal import RecordsExist
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.advisory_locks import Locks
@@ -41,7 +41,7 @@ from tests import in_memory_queue_broker
 from tests.failure_report_builders import count_up, counter, poisons
 from tests.in_memory_queue_broker import Queues
 from tests.lane_crash_simulation import draining, serving, topic_on_queues
-from tests.positions import told_by_broker
+from tests.position_opening_and_settling import told_by_broker
 from tests.postgres_connection_limit_and_lock_waits import waits_for_a_lock
 from tests.races import at_once, on_another_connection
 from tests.waiting import wait_until
@@ -64,7 +64,7 @@ class Removal:
 
     def __call__(self) -> None:
         try:
-            topic_removal.remove_topics(
+            unused_topic_removal.remove_topics(
                 topics=[self.topic.pk], principal=ADA, now=clock.now()
             )
             self.done = True
@@ -297,7 +297,7 @@ def test_observing_adopting_and_removing_never_deadlock(
             )
 
     def remove(broker: Broker) -> None:
-        topic_removal.remove_broker(broker=broker, principal=ADA, now=now)
+        unused_topic_removal.remove_broker(broker=broker, principal=ADA, now=now)
 
     for _ in range(ROUNDS):
         topic = topic_on_queues(now)

@@ -11,7 +11,7 @@ import pytest
 from django.db import DatabaseError, OperationalError, connection, transaction
 from django.db.models import Sum
 
-from apps.capture import partitions
+from apps.capture import daily_partition_creation
 from apps.capture.intake import repeat_folding, services
 from apps.capture.intake.services import CaptureAnswer
 from apps.core.schema_changes import migrate
@@ -401,7 +401,7 @@ def test_reports_with_ids_alike_are_told_apart(now: datetime) -> None:
 
 
 def test_new_partitions_have_the_index_of_folded_failures(now: datetime) -> None:
-    names = partitions.make(today=(now + 400 * DAY).date())
+    names = daily_partition_creation.make(today=(now + 400 * DAY).date())
     child = next(name for name in names if name.startswith("poison_failure"))
 
     with connection.cursor() as cursor:

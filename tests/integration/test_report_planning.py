@@ -14,8 +14,8 @@ from apps.core import advisory_locks
 from apps.core.actor import Actor
 from apps.core.shared_postgres_snapshot import open_snapshot
 from apps.reports.models import Day, Run
+from apps.reports.report_run_states import RunState
 from apps.reports.services import planning, report_requests
-from apps.reports.states import RunState
 from tests import failure_report_builders
 from tests.postgres_connection_limit_and_lock_waits import waits_for_a_lock
 from tests.races import on_another_connection

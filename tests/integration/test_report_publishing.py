@@ -13,8 +13,8 @@ import pytest
 from django.db import connection, transaction
 
 from apps.brokers.models import Topic
-from apps.capture import topic_removal
-from apps.capture.topic_removal import RecordsExist
+from apps.capture import unused_topic_removal
+from apps.capture.unused_topic_removal import RecordsExist
 from apps.core import advisory_locks, shared_postgres_snapshot
 from apps.core.actor import Actor
 from apps.core.shared_postgres_snapshot import Snapshot
@@ -386,7 +386,7 @@ def test_a_topic_cannot_be_removed_while_its_rates_are_published(
 
     def remove() -> None:
         try:
-            topic_removal.remove_topics(
+            unused_topic_removal.remove_topics(
                 topics=[topic.pk], principal=operator, now=AT_TWO
             )
         except RecordsExist as refusal:

@@ -11,7 +11,7 @@ from redis import Redis
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
 from apps.brokers.topic_policies import Policies, set_policies
-from apps.capture import topic_removal
+from apps.capture import unused_topic_removal
 from apps.core.errors import Invalid
 from apps.poison.models import Poison
 from apps.team.rights import Principal
@@ -116,14 +116,18 @@ def test_the_topic_that_gets_the_messages_cannot_be_removed_meanwhile(
     orders: Topic, later: Topic, operator: Principal, now: datetime
 ) -> None:
     set_requeue_to(orders, "later", operator, now)
-    with pytest.raises(topic_removal.RecordsExist, match="requeued to it"):
-        topic_removal.remove_topics(topics=[later.pk], principal=operator, now=now)
+    with pytest.raises(unused_topic_removal.RecordsExist, match="requeued to it"):
+        unused_topic_removal.remove_topics(
+            topics=[later.pk], principal=operator, now=now
+        )
     poisons(now, 1)
     confirm(operator, preview(operator, now), now)
     set_requeue_to(orders, "", operator, now)
 
-    with pytest.raises(topic_removal.RecordsExist, match="operations"):
-        topic_removal.remove_topics(topics=[later.pk], principal=operator, now=now)
+    with pytest.raises(unused_topic_removal.RecordsExist, match="operations"):
+        unused_topic_removal.remove_topics(
+            topics=[later.pk], principal=operator, now=now
+        )
     with pytest.raises(ProtectedError):
         later.delete()
 

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from apps.brokers.models import Topic
-from apps.capture.intake import applied_skips, guard_heartbeats, suspected_skips
-from apps.capture.intake.suspected_skips import FIRM_AFTER
+from apps.capture.intake import (
+    applied_skips,
+    guard_heartbeats,
+    message_or_consumer_at_fault,
+)
+from apps.capture.intake.message_or_consumer_at_fault import FIRM_AFTER
 from apps.capture.models import Guard
 from apps.poison.models import Poison, Skip
 from poisonguard.contract import parse_applied
@@ -98,7 +102,7 @@ def test_beside_another_consumer_a_skip_is_suspected(
         ({"state": "stopping"}, timedelta()),
         ({"consumer_group": "shipping"}, timedelta()),
         ({"topic": "payments"}, timedelta()),
-        ({}, suspected_skips.ALIVE_FOR + SECOND),
+        ({}, message_or_consumer_at_fault.ALIVE_FOR + SECOND),
     ],
     ids=["stopping", "another group", "another topic", "silent"],
 )
@@ -209,11 +213,11 @@ def test_a_suspected_skip_is_firm_when_no_consumer_contradicts_it(
 ) -> None:
     alive(now, "two")
     fail(now, "one")
-    early = suspected_skips.make_firm(now=now + FIRM_AFTER - SECOND)
+    early = message_or_consumer_at_fault.make_firm(now=now + FIRM_AFTER - SECOND)
     reader = Mirror()
 
-    late = suspected_skips.make_firm(now=now + FIRM_AFTER)
-    again = suspected_skips.make_firm(now=now + FIRM_AFTER)
+    late = message_or_consumer_at_fault.make_firm(now=now + FIRM_AFTER)
+    again = message_or_consumer_at_fault.make_firm(now=now + FIRM_AFTER)
     reader.catch_up()
 
     assert (early, late, again) == (0, 1, 0)
@@ -226,7 +230,7 @@ def test_a_skip_that_its_consumer_doubts_never_becomes_firm_by_time(
 ) -> None:
     fail(now, "one", suspected=True)
 
-    assert suspected_skips.make_firm(now=now + 10 * FIRM_AFTER) == 0
+    assert message_or_consumer_at_fault.make_firm(now=now + 10 * FIRM_AFTER) == 0
     assert suspected() == ["1-0"]
 
 
@@ -237,10 +241,10 @@ def test_while_its_consumer_is_paused_nothing_becomes_firm(
     fail(now, "one")
     alive(now, "one", state="paused")
 
-    paused = suspected_skips.make_firm(now=now + FIRM_AFTER)
+    paused = message_or_consumer_at_fault.make_firm(now=now + FIRM_AFTER)
     alive(now + SECOND, "one", state="running")
-    between = suspected_skips.make_firm(now=now + FIRM_AFTER + SECOND)
-    after = suspected_skips.make_firm(now=now + 2 * FIRM_AFTER)
+    between = message_or_consumer_at_fault.make_firm(now=now + FIRM_AFTER + SECOND)
+    after = message_or_consumer_at_fault.make_firm(now=now + 2 * FIRM_AFTER)
 
     assert (paused, between, after) == (0, 0, 1)
 
@@ -271,7 +275,9 @@ def test_a_key_ends_no_skip_of_a_topic_that_it_does_not_see(
         actor=GUARD.actor, scopes=GUARD.scopes, source="api", topics=("other",)
     )
 
-    ended = suspected_skips.end_handled(skips=[skip.pk], principal=stranger, now=now)
+    ended = message_or_consumer_at_fault.end_handled(
+        skips=[skip.pk], principal=stranger, now=now
+    )
 
     assert ended == 0
     assert values() == ["1-0"]

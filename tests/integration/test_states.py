@@ -18,12 +18,12 @@ from apps.brokers.services.topics_and_routing_publisher import (
 )
 from apps.poison import states
 from apps.poison.models import Hold, ItemWindow, Poison, Redrive
-from apps.poison.services import decisions
+from apps.poison.services import drop_restore_and_give_back
 from apps.poison.states import NEXT, PoisonState, RedriveOutcome
 from apps.team.rights import Principal
-from apps.triage import states as triage
+from apps.triage import operation_states as triage
 from apps.triage.models import Operation, SkippedItem
-from apps.triage.states import Verb
+from apps.triage.operation_states import Verb
 from tests.failure_report_builders import poisons
 from tests.triage_operation_runner import AwayPublisher, confirm, preview, run
 
@@ -88,7 +88,7 @@ def test_a_poison_that_an_operation_may_send_is_not_dropped(
     sending = confirm(operator, preview(operator, later), later)
     run(sending, later, by=AwayPublisher)
 
-    dropped = decisions.drop(poisons=[poison.pk], now=later)
+    dropped = drop_restore_and_give_back.drop(poisons=[poison.pk], now=later)
 
     is_held = Hold.objects.filter(poison=poison, operation=sending.pk).exists()
     assert is_held is (origin in {PoisonState.OPEN, PoisonState.REDRIVEN})
@@ -101,7 +101,7 @@ def test_a_restore_opens_only_what_is_dropped(
 ) -> None:
     poison = in_state(origin, now)
 
-    opened = decisions.restore(poisons=[poison.pk])
+    opened = drop_restore_and_give_back.restore(poisons=[poison.pk])
 
     assert bool(opened) is (origin is PoisonState.DROPPED)
 

@@ -18,23 +18,26 @@ from apps.brokers.models import Broker, Topic
 from apps.brokers.row_locks import lock_topics
 from apps.brokers.services import broker_registration
 from apps.brokers.services import topics_and_routing_publisher as brokers
-from apps.capture import topic_removal
+from apps.capture import unused_topic_removal
 from apps.capture.intake import guard_heartbeats
 from apps.capture.lanes import depth_polling, lane_mode_and_pause, observe_only_lane
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
-from apps.capture.topic_removal import ChangedSincePreview, RecordsExist
+from apps.capture.unused_topic_removal import (
+    ChangedSincePreview,
+    RecordsExist,
+)
 from apps.core.errors import Absent, Forbidden
 from apps.poison.models import Poison
 from apps.reports.models import Day, Rate, Run
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
+from apps.triage.operation_states import Verb
 from apps.triage.services import previews
 from apps.triage.services.previews import SelectionRequest
-from apps.triage.states import Verb
 from tests.failure_report_builders import GUARD, count_up, counter, guard_word, poisons
 from tests.in_memory_queue_broker import Queues
 from tests.lane_crash_simulation import draining, topic_on_queues
-from tests.positions import opened, told_by_broker
+from tests.position_opening_and_settling import opened, told_by_broker
 from tests.skip_builders_and_list_mirror import added
 
 pytestmark = pytest.mark.django_db
@@ -72,7 +75,12 @@ def seen_by_a_lane(broker: Queues, topic: Topic, now: datetime) -> None:
 
 def remove(principal: Principal, now: datetime, **changes: object) -> None:
     broker = Broker.objects.get()
-    topic_removal.remove_broker(broker=broker, principal=principal, now=now, **changes)  # type: ignore[arg-type] # of several kinds
+    unused_topic_removal.remove_broker(
+        broker=broker,
+        principal=principal,
+        now=now,
+        **changes,  # type: ignore[arg-type] # of several kinds
+    )
 
 
 def test_a_broker_is_removed_with_its_topics_and_their_observations(
@@ -173,7 +181,9 @@ def test_any_record_blocks_the_removal_of_its_topic_and_its_broker(
     with pytest.raises(RecordsExist) as refusal:
         remove(operator, now)
     with pytest.raises(RecordsExist):
-        topic_removal.remove_topics(topics=[orders.pk], principal=operator, now=now)
+        unused_topic_removal.remove_topics(
+            topics=[orders.pk], principal=operator, now=now
+        )
 
     assert f"orders ({word}) has something on record" in str(refusal.value)
     assert "Pause" in str(refusal.value)
@@ -186,7 +196,7 @@ def test_any_record_blocks_the_removal_of_its_topic_and_its_broker(
 def test_a_refusal_names_at_most_ten_topics(
     broker: Queues, operator: Principal, now: datetime
 ) -> None:
-    for number in range(topic_removal.MOST_NAMED + 2):
+    for number in range(unused_topic_removal.MOST_NAMED + 2):
         topic_on_queues(now, name=f"t{number:02}")
         poisons(now, 1, topic=f"t{number:02}")
 
@@ -204,7 +214,7 @@ def test_one_topic_is_removed_and_the_others_stay(
     seen_by_a_lane(broker, mail, now)
     poisons(now, 1)
 
-    topic_removal.remove_topics(topics=[mail.pk], principal=operator, now=now)
+    unused_topic_removal.remove_topics(topics=[mail.pk], principal=operator, now=now)
 
     entry = Entry.objects.order_by("-seq")[0]
     assert list(Topic.objects.values_list("name")) == [("orders",)]
@@ -221,11 +231,11 @@ def test_a_removal_is_refused_when_the_topics_changed_after_the_preview(
         with pytest.raises(ChangedSincePreview):
             remove(operator, now, previewed_ids=previewed_ids)
     with pytest.raises(ChangedSincePreview):
-        topic_removal.remove_topics(
+        unused_topic_removal.remove_topics(
             topics=[orders.pk, 10**9], principal=operator, now=now
         )
     with pytest.raises(ChangedSincePreview):
-        topic_removal.remove_topics(topics=[], principal=operator, now=now)
+        unused_topic_removal.remove_topics(topics=[], principal=operator, now=now)
 
     assert Topic.objects.count() == 2
 
@@ -240,9 +250,13 @@ def test_a_principal_without_the_right_removes_nothing(
         with pytest.raises(Forbidden):
             remove(principal, now)
     with pytest.raises(Forbidden):
-        topic_removal.remove_topics(topics=[orders.pk], principal=reader, now=now)
+        unused_topic_removal.remove_topics(
+            topics=[orders.pk], principal=reader, now=now
+        )
     with pytest.raises(ChangedSincePreview):
-        topic_removal.remove_topics(topics=[orders.pk], principal=elsewhere, now=now)
+        unused_topic_removal.remove_topics(
+            topics=[orders.pk], principal=elsewhere, now=now
+        )
 
     assert (Broker.objects.count(), Topic.objects.count()) == (1, 1)
 
@@ -284,7 +298,7 @@ def test_a_removed_broker_gets_no_topic(
     with pytest.raises(Absent):
         broker_registration.alter(broker=row, name="b", principal=operator, now=now)
     with pytest.raises(Absent):
-        topic_removal.remove_broker(broker=row, principal=operator, now=now)
+        unused_topic_removal.remove_broker(broker=row, principal=operator, now=now)
 
 
 def test_every_relation_to_a_topic_has_an_index() -> None:
@@ -305,7 +319,7 @@ def test_a_preview_of_removals_reads_no_table_whole(
         cursor.execute("ANALYZE capture_guard")
     before = tables_read_whole()
 
-    result = topic_removal.preview(Topic.objects.all())
+    result = unused_topic_removal.preview(Topic.objects.all())
 
     assert [topic.name for topic in result.removable] == ["mail"]
     assert tables_read_whole() == before

@@ -24,15 +24,15 @@ from apps.team.rights import GRANTS, Principal, Role, Scope
 from apps.triage.errors import Stale
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
+from apps.triage.operation_states import OperationState, Verb
 from apps.triage.services import (
     confirm_and_undo,
     control,
-    orphaned_operations_and_pruning,
+    orphaned_operations_and_expired_rows,
     previews,
 )
 from apps.triage.services.control import CANCEL
 from apps.triage.services.running import SliceEnd
-from apps.triage.states import OperationState, Verb
 from tests.failure_report_builders import drop, poisons
 from tests.triage_operation_runner import (
     MINUTE,
@@ -453,7 +453,7 @@ def test_a_large_selection_is_taken_later_as_of_its_request(
     poisons(now, 2)
 
     operation = preview(operator, now, at_once=1)
-    waiting = orphaned_operations_and_pruning.orphans(now=now).to_take
+    waiting = orphaned_operations_and_expired_rows.orphans(now=now).to_take
     previews.take(operation_id=operation.pk, now=now)
     previews.take(operation_id=operation.pk, now=now)
 
@@ -487,8 +487,8 @@ def test_prune_removes_stale_previews_and_nothing_else(
     preview(operator, now)
     preview(operator, now)
 
-    early = orphaned_operations_and_pruning.prune(now=now)
-    late = orphaned_operations_and_pruning.prune(now=now + 15 * MINUTE)
+    early = orphaned_operations_and_expired_rows.prune(now=now)
+    late = orphaned_operations_and_expired_rows.prune(now=now + 15 * MINUTE)
 
     assert (early.previews, late.previews) == (0, 2)
     assert list(Operation.objects.values_list("pk", "state")) == [
@@ -510,7 +510,7 @@ def test_prune_leaves_a_preview_that_is_confirmed_just_now(
         # It does not wait for the others.
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute("SET LOCAL lock_timeout = '1s'")
-            pruned = orphaned_operations_and_pruning.prune(now=now + 15 * MINUTE)
+            pruned = orphaned_operations_and_expired_rows.prune(now=now + 15 * MINUTE)
         other.commit()
 
     assert pruned.previews == 0
@@ -518,12 +518,12 @@ def test_prune_leaves_a_preview_that_is_confirmed_just_now(
 
 
 def test_a_worker_that_stopped_answering_is_reported(now: datetime) -> None:
-    never = orphaned_operations_and_pruning.worker_missing_for(now=now)
-    orphaned_operations_and_pruning.beat(now=now)
-    soon = orphaned_operations_and_pruning.worker_missing_for(
+    never = orphaned_operations_and_expired_rows.worker_missing_for(now=now)
+    orphaned_operations_and_expired_rows.beat(now=now)
+    soon = orphaned_operations_and_expired_rows.worker_missing_for(
         now=now + timedelta(seconds=9)
     )
-    late = orphaned_operations_and_pruning.worker_missing_for(
+    late = orphaned_operations_and_expired_rows.worker_missing_for(
         now=now + timedelta(seconds=11)
     )
 

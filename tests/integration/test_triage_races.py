@@ -28,11 +28,11 @@ from apps.poison.models import Hold, Redrive
 from apps.team.rights import Principal, Scope
 from apps.triage.errors import Stale
 from apps.triage.models import Operation, SkippedItem
+from apps.triage.operation_states import OperationState, Verb
 from apps.triage.progress import counts_of
 from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
-from apps.triage.states import OperationState, Verb
 from tests.failure_report_builders import poisons
 from tests.races import together
 from tests.triage_operation_runner import AwayPublisher

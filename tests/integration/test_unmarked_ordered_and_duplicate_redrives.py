@@ -26,10 +26,10 @@ from apps.poison.models import Failure, Poison, Problem, Redrive
 from apps.poison.query_language import Query
 from apps.team.rights import Principal
 from apps.triage.models import Operation
+from apps.triage.operation_states import Verb
 from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
-from apps.triage.states import Verb
 from tests.in_memory_queue_broker import SENT, Queues
 from tests.lane_crash_simulation import Killed, drain_all, draining, topic_on_queues
 from tests.triage_operation_runner import counts_of, run

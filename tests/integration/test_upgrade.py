@@ -47,7 +47,7 @@ from apps.team import services as team
 from apps.team.models import ApiKey, User
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Operation
-from apps.triage.services import orphaned_operations_and_pruning
+from apps.triage.services import orphaned_operations_and_expired_rows
 from apps.triage.tasks import rescue
 from tests.acceptance.web_server_process import url_of_this_database
 from tests.failure_report_builders import failure
@@ -611,7 +611,7 @@ def test_operations_go_on_and_can_be_undone_after_the_upgrade(
 
     rescue()
     undone = admin.post(f"/operations/{done.pk}/undo")
-    orphaned_operations_and_pruning.prune(now=now)
+    orphaned_operations_and_expired_rows.prune(now=now)
 
     assert holders == [running.pk]
     assert (counts_of(running), counts_of(done)) == ({"waiting": 1}, {"dropped": 1})

@@ -30,9 +30,9 @@ from apps.poison.query_language import Query
 from apps.team.rights import Principal, Role
 from apps.team.services import create_user
 from apps.triage.models import Operation
+from apps.triage.operation_states import Verb
 from apps.triage.services import previews
 from apps.triage.services.running import SliceEnd
-from apps.triage.states import Verb
 from tests.database_removal import drop_database
 from tests.failure_report_builders import GUARD, capture, failure
 from tests.statement_cpu_time import Statements, measured

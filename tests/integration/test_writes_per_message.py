@@ -18,7 +18,7 @@ from redis import Redis
 from apps.brokers.models import Topic
 from apps.core.queryset_sql import read_by_index
 from apps.team.rights import Principal
-from apps.triage.services import redrive_messages
+from apps.triage.services import redrive_message_building
 from tests.failure_report_builders import poisons
 from tests.postgres_and_redis_plugin import FOLDER
 from tests.races import on_another_connection
@@ -126,7 +126,7 @@ def test_a_message_is_looked_up_once_to_be_sent(
     with transaction.atomic():
         read_by_index()
         before = poisons_read()
-        items = redrive_messages.read(
+        items = redrive_message_building.read(
             operation=operation.pk,
             first=0,
             size=operation.window_size,

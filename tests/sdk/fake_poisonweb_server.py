@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from poisonguard.server.http_client import Client
-from poisonguard.testing.double import Double
+from poisonguard.testing.fake_poisonweb_api import Double
 from poisonguard.testing.skip_list import Json
 
 __all__ = ["KEY", "Json", "Server", "be_patient", "running"]

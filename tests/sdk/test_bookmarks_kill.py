@@ -12,7 +12,7 @@ from pathlib import Path
 from poisonguard.bookmarks import BookmarkStore
 from tests.sdk.fake_poisonweb_server import KEY, Server, running
 from tests.sdk.killed_consumer_logs import Lives
-from tests.sdk.settling_consumer import PLACE
+from tests.sdk.random_bookmark_settling_consumer import PLACE
 
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGES = 1_000_000 if os.environ.get("SOAK") else 100_000
@@ -43,7 +43,12 @@ def test_after_each_kill_only_the_hole_and_what_was_not_written_come_again(
 def _start(server: Server, log: Path) -> subprocess.Popen[bytes]:
     arguments = [server.url, log, MESSAGES, IN_FLIGHT, HOLE]
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.sdk.settling_consumer", *map(str, arguments)],
+        [
+            sys.executable,
+            "-m",
+            "tests.sdk.random_bookmark_settling_consumer",
+            *map(str, arguments),
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'sdk'}"},
     )

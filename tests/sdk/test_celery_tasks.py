@@ -1,6 +1,6 @@
 """A guarded task without a worker: what it raises, for Celery to act on.
 
-With a worker: `tests/contracts/test_celery_tasks.py`.
+With a worker: `tests/contracts/test_guarded_celery_tasks_with_worker.py`.
 """
 
 from __future__ import annotations

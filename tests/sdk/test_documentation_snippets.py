@@ -84,10 +84,10 @@ def test_every_page_whose_first_snippet_is_a_program_is_run_here() -> None:
         "docs/brokers/amazon-sqs.md": "",  # a command
         "docs/connect-a-consumer.md": "python",
         "docs/operators.md": "sh",
-        "docs/outbox.md": "python",  # see tests/sdk/outbox/test_outbox_page.py
+        "docs/outbox.md": "python",  # see test_programs_in_outbox_docs.py
         "docs/outbox-sweeper.md": "",  # a command
         "docs/protocol.md": "",  # a request
-        "docs/resource-lock.md": "python",  # see tests/contracts/test_postgres_locks.py
+        "docs/resource-lock.md": "python",  # see contracts/test_postgres_locks.py
     }
 
 

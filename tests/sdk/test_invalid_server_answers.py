@@ -16,7 +16,7 @@ from poisonguard.bookmarks import BookmarkStore
 from poisonguard.errors import Away, GuardError, Refused, StartTimeout
 from poisonguard.server.http_client import Client
 from poisonguard.server.report_sending import Reporter
-from poisonguard.server.shared_connection import Connection
+from poisonguard.server.threads_shared_by_guards import Connection
 from tests.sdk.failure_report_builder import confirmation
 from tests.sdk.fake_poisonweb_server import KEY, Server
 from tests.sdk.guard_and_handler_builders import Failing, Handler, guarding, message

@@ -16,7 +16,7 @@ from tests.sdk.fake_poisonweb_server import Server
 
 CONSUMER = Path(__file__).with_name("crashing_guarded_consumer.py")
 FORKING = Path(__file__).with_name("forking_consumer.py")
-LATE = Path(__file__).with_name("late_sigterm_consumer.py")
+LATE = Path(__file__).with_name("late_sigterm_handler_consumer.py")
 CRASH_LIMIT = 2
 SOAK = "SOAK" in os.environ
 CHILDREN = (1, 4, 16) if SOAK else (1, 4)

@@ -17,7 +17,7 @@ import pytest
 from poisonguard.contract import GuardHeartbeat, GuardState
 from poisonguard.errors import Away, Full, Misconfigured, Refused
 from poisonguard.server import counts_by_minute as counting
-from poisonguard.server import oversize_bodies, redrive_confirmation_queue
+from poisonguard.server import oversize_body_omission, redrive_confirmation_queue
 from poisonguard.server.counts_by_minute import CounterKey, Counters
 from poisonguard.server.failure_report_queue import Receipt
 from poisonguard.server.http_client import Client
@@ -181,7 +181,7 @@ def test_a_body_above_the_servers_limit_is_uploaded_once(
 def test_a_body_that_was_too_large_is_tried_again_later(
     server: Server, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(oversize_bodies, "TRIED_AGAIN_AFTER", 0.0)
+    monkeypatch.setattr(oversize_body_omission, "TRIED_AGAIN_AFTER", 0.0)
     server.faults.answer(413, times=1, path="/failures")
     report = failure()
 

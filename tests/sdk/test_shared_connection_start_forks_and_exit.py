@@ -22,7 +22,11 @@ from poisonguard.server import report_sender_thread
 from poisonguard.server.backoff import Backoff
 from poisonguard.server.counts_by_minute import CounterKey
 from poisonguard.server.report_sending import Reporter
-from poisonguard.server.shared_connection import EXIT_TIMEOUT, Connection, _shared
+from poisonguard.server.threads_shared_by_guards import (
+    EXIT_TIMEOUT,
+    Connection,
+    _shared,
+)
 from poisonguard.skipping.skip_list import SkipList
 from tests.sdk.failure_report_builder import confirmation, failure
 from tests.sdk.fake_poisonweb_server import KEY, Server

@@ -10,7 +10,7 @@ import pytest
 
 from poisonguard import BreakerPolicy, Outcome
 from poisonguard.contract import FailureReport
-from poisonguard.handling.suspected_reports_until_next_success import (
+from poisonguard.handling.suspected_reports_confirmed_after_success import (
     BYTES_LIMIT,
     SuspectedReports,
 )

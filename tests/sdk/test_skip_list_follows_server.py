@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from poisonguard.contract import Invalid, MatcherKind, Skip, parse_skip
-from poisonguard.server.shared_connection import Connection
+from poisonguard.server.threads_shared_by_guards import Connection
 from poisonguard.skipping import skip_list as lists
 from poisonguard.skipping.skip_list import Fence, SkipList
 from tests.sdk.fake_poisonweb_server import KEY, Server

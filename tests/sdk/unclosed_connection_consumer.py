@@ -10,15 +10,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from poisonguard.server import shared_connection
+from poisonguard.server import threads_shared_by_guards
 from poisonguard.server.counts_by_minute import CounterKey
-from poisonguard.server.shared_connection import Connection
+from poisonguard.server.threads_shared_by_guards import Connection
 from tests.sdk.failure_report_builder import confirmation
 from tests.sdk.fake_poisonweb_server import KEY
 
 
 def main(url: str, seconds: str, folder: str | None = None) -> None:
-    shared_connection.EXIT_TIMEOUT = float(seconds)
+    threads_shared_by_guards.EXIT_TIMEOUT = float(seconds)
     connection = Connection.shared([url], KEY, spool=Path(folder) if folder else None)
     connection.skip_list(topic="orders", consumer_group="billing", handler_version=None)
     connection.start(60)

@@ -12,8 +12,8 @@ from secrets import token_hex
 
 import pyspark
 
-from poisonweb.embedded import processes
-from poisonweb.embedded.processes import Program
+from poisonweb.embedded import process_control
+from poisonweb.embedded.process_control import Program
 from spark import java_discovery
 
 LOOPBACK = "127.0.0.1"
@@ -76,12 +76,12 @@ def running(folder: Path) -> Iterator[Cluster]:
     defaults = folder / "conf/spark-defaults.conf"
     defaults.touch(mode=0o600)
     defaults.write_text(SETTINGS.format(secret=token_hex(16), folder=folder))
-    with processes.running(_daemon(folder, "Master"), folder=folder):
+    with process_control.running(_daemon(folder, "Master"), folder=folder):
         port = _said(folder / "Master.log", MASTER_STARTED)
         cluster = Cluster(master=f"spark://{LOOPBACK}:{port}", folder=folder)
         of_worker = ("--cores", "1", "--memory", "700m", "--work-dir", "work")
         worker = _daemon(folder, "Worker", *of_worker, cluster.master)
-        with processes.running(worker, folder=folder):
+        with process_control.running(worker, folder=folder):
             yield cluster
 
 

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from spark import session
 from tests.machine_requirements import JDBC_JAR
-from tests.spark.adbc_and_jdbc_parameters import DOORS, Export
-from tests.temp_folder_of_killed_processes import files_of_killed_processes
+from tests.spark.pytest_adbc_jdbc_parametrization import DOORS, Export
+from tests.tmpdir_for_killed_processes import files_of_killed_processes
 
 __all__ = ["files_of_killed_processes"]
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from poisonweb.embedded.processes import PROC, all_pids
+from poisonweb.embedded.process_control import PROC, all_pids
 from tests.spark import clusters
 from tests.spark.clusters import Cluster
 

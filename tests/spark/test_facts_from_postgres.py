@@ -11,14 +11,14 @@ import pytest
 from django.db import connection
 from pyspark.sql import Row, SparkSession
 
-from apps.capture import partitions
+from apps.capture import daily_partition_creation
 from apps.poison.models import Failure, Poison, Redrive
 from apps.triage.models import Item, Operation, SkippedItem
-from spark import fact_sql_statements, postgres_reading_and_staging
+from spark import fact_sql_statements, postgres_reading_and_writing
 from spark.fact_sql_statements import FactWindow
 from spark.lake_schemas import LakeKind
 from tests.failure_report_builders import capture, count_up, counter, failure, poisons
-from tests.spark.adbc_and_jdbc_parameters import Export
+from tests.spark.pytest_adbc_jdbc_parametrization import Export
 
 pytestmark = pytest.mark.spark
 
@@ -34,7 +34,7 @@ def read(
     blocks: int = 20_000,
 ) -> list[Row]:
     window = FactWindow(first=day, last=day, snapshot=snapshot)
-    return postgres_reading_and_staging.read(
+    return postgres_reading_and_writing.read(
         spark, kind, window, blocks=blocks
     ).collect()
 
@@ -190,7 +190,7 @@ def parted(transactional_db: None, now: datetime) -> Iterator[None]:
     """Create partitions of this day and of the next seven, as the product does."""
     # Lanes that other tests started made those of the day on which the tests run.
     drop_partitions_of_days()
-    partitions.make(today=now.date())
+    daily_partition_creation.make(today=now.date())
     yield
     drop_partitions_of_days()
 

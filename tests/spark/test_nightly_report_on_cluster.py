@@ -23,9 +23,9 @@ from spark import cluster_code_shipping
 from tests import failure_report_builders
 from tests.machine_requirements import JDBC_JAR
 from tests.spark import clusters, secret_leaks
-from tests.spark.adbc_and_jdbc_parameters import DOORS
 from tests.spark.clusters import Cluster
 from tests.spark.published_reports_text import published
+from tests.spark.pytest_adbc_jdbc_parametrization import DOORS
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -169,5 +169,5 @@ def test_archive_has_every_module_that_an_executor_imports(tmp_path: Path) -> No
 
     assert (
         ended.stdout.strip()
-        == f"{tmp_path}/code.zip/spark/postgres_reading_and_staging.py"
+        == f"{tmp_path}/code.zip/spark/postgres_reading_and_writing.py"
     )

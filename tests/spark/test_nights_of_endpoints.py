@@ -18,13 +18,13 @@ from apps.reports.services import (
     planning,
     report_run_execution,
 )
-from spark import postgres_reading_and_staging
+from spark import postgres_reading_and_writing
 from spark.fact_sql_statements import FactWindow
 from spark.lake_schemas import LakeKind
 from tests.ended_deliveries import calls, delivery
 from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint
 from tests.published_reports import endpoint_day, publish
-from tests.spark.adbc_and_jdbc_parameters import Export
+from tests.spark.pytest_adbc_jdbc_parametrization import Export
 
 pytestmark = [pytest.mark.spark, pytest.mark.django_db(transaction=True)]
 
@@ -47,7 +47,7 @@ def hostile() -> Endpoint:
 def read(spark: SparkSession, kind: LakeKind, snapshot: str) -> list[Row]:
     """Read the facts of two days."""
     window = FactWindow(first=DAY, last=DAY + ONE_DAY, snapshot=snapshot)
-    return postgres_reading_and_staging.read(spark, kind, window, blocks=1).collect()
+    return postgres_reading_and_writing.read(spark, kind, window, blocks=1).collect()
 
 
 def test_reads_calls_and_deliveries_of_their_days_with_hostile_names(

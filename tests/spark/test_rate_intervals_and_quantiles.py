@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark.transforms import handling_times, wilson_intervals
+from spark.transforms import handling_time_quantiles, wilson_intervals
 
 pytestmark = pytest.mark.spark
 
@@ -82,10 +82,10 @@ def test_computes_quantiles_of_a_histogram(
     ]
     table = spark.createDataFrame(maps, "n int, histogram map<string, bigint>")
 
-    ranked = handling_times.with_ranks(
-        handling_times.by_bucket(table, "histogram", once=[]), "n"
+    ranked = handling_time_quantiles.with_ranks(
+        handling_time_quantiles.by_bucket(table, "histogram", once=[]), "n"
     )
-    rows = ranked.groupBy("n").agg(*handling_times.quantiles()).collect()
+    rows = ranked.groupBy("n").agg(*handling_time_quantiles.quantiles()).collect()
     quantiles = {row.n: (row.p50_ms, row.p95_ms, row.p99_ms) for row in rows}
 
     for n, histogram in enumerate(histograms):
@@ -99,7 +99,9 @@ def test_counts_once_the_columns_beside_a_histogram(spark: SparkSession) -> None
         table_rows, "histogram map<string, bigint>, handled bigint"
     )
 
-    rows = handling_times.by_bucket(table, "histogram", once=["handled"]).collect()
+    rows = handling_time_quantiles.by_bucket(
+        table, "histogram", once=["handled"]
+    ).collect()
 
     buckets = sorted((row.bucket, row.durations) for row in rows if row.durations)
     assert buckets == [(3, 4), (63, 6)]
@@ -113,7 +115,9 @@ def test_ignores_keys_that_are_not_buckets(spark: SparkSession) -> None:
         [(dict.fromkeys(keys, 5), 7)], "histogram map<string, bigint>, handled bigint"
     )
 
-    rows = handling_times.by_bucket(table, "histogram", once=["handled"]).collect()
+    rows = handling_time_quantiles.by_bucket(
+        table, "histogram", once=["handled"]
+    ).collect()
 
     buckets = [(row.bucket, row.durations) for row in rows if row.durations is not None]
     assert buckets == [(3, 5)]

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from apps.reports.models import Day, Run
 from spark import fact_sql_statements as facts_of_postgres
-from spark import java_discovery, postgres_reading_and_staging
+from spark import java_discovery, postgres_reading_and_writing
 from spark.fact_sql_statements import FactWindow
 from spark.jobs import nightly_failure_rate as job
 from spark.lake_schemas import LakeKind
@@ -25,8 +25,8 @@ from spark.parquet_lake import Lake, RunAttempt
 from tests.ended_deliveries import calls, delivery
 from tests.failure_report_builders import capture, count_up, counter, failure
 from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint
-from tests.spark.adbc_and_jdbc_parameters import Export
 from tests.spark.fact_rows import facts
+from tests.spark.pytest_adbc_jdbc_parametrization import Export
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -233,7 +233,7 @@ def test_extracts_a_workers_error_from_sparks_message(
     window = FactWindow(first=date.min, last=date.min, snapshot=export())
 
     with pytest.raises(Exception, match="Traceback") as raised:
-        postgres_reading_and_staging.read(spark, LakeKind.FAILURES, window).collect()
+        postgres_reading_and_writing.read(spark, LakeKind.FAILURES, window).collect()
 
     assert job.reason(raised.value).startswith("adbc_driver_manager.")
     assert job.reason(raised.value).endswith("ERROR:  division by zero")

@@ -9,8 +9,8 @@ from contextlib import closing, suppress
 
 import pytest
 
-from poisonweb import client_socket_handover
-from poisonweb.client_socket_handover import ConnectionSender, PartialRequest
+from poisonweb import client_handover_to_second_process
+from poisonweb.client_handover_to_second_process import ConnectionSender, PartialRequest
 from tests.waiting import wait_until
 
 MANY = 50
@@ -24,7 +24,7 @@ class Receiver:
         self.requests: list[PartialRequest] = []
 
     def take(self, end: socket.socket) -> None:
-        for each in client_socket_handover.receive(end):
+        for each in client_handover_to_second_process.receive(end):
             self.requests.append(each)
 
     @property
@@ -54,7 +54,7 @@ def partial_request(received: bytes = b"") -> tuple[socket.socket, PartialReques
 def test_a_connection_is_handed_over_with_its_data_and_the_remaining_time(
     receiver: Receiver,
 ) -> None:
-    ours, theirs = client_socket_handover.socket_pair()
+    ours, theirs = client_handover_to_second_process.socket_pair()
     client, handed = partial_request(LONG)
 
     with client, theirs:
@@ -78,7 +78,7 @@ async def hand_on(sender: ConnectionSender, *connections: PartialRequest) -> Non
 def test_connections_beyond_the_buffer_wait_and_arrive_in_order(
     receiver: Receiver,
 ) -> None:
-    ours, theirs = client_socket_handover.socket_pair()
+    ours, theirs = client_handover_to_second_process.socket_pair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     texts = [b"%d" % number for number in range(MANY)]
 
@@ -101,8 +101,8 @@ def test_connections_beyond_the_buffer_wait_and_arrive_in_order(
 def test_connections_that_an_ended_process_did_not_receive_go_to_the_next_one(
     receiver: Receiver,
 ) -> None:
-    ours, theirs = client_socket_handover.socket_pair()
-    next_ours, next_theirs = client_socket_handover.socket_pair()
+    ours, theirs = client_handover_to_second_process.socket_pair()
+    next_ours, next_theirs = client_handover_to_second_process.socket_pair()
     texts = [b"%d" % number for number in range(MANY)]
     theirs.close()
 
@@ -120,7 +120,7 @@ def test_connections_that_an_ended_process_did_not_receive_go_to_the_next_one(
 
 
 def test_the_end_is_reported_after_the_last_connection(receiver: Receiver) -> None:
-    ours, theirs = client_socket_handover.socket_pair()
+    ours, theirs = client_handover_to_second_process.socket_pair()
 
     with theirs:
         asyncio.run(hand_on(ConnectionSender(ours), without_client(b"last")))
@@ -131,7 +131,7 @@ def test_the_end_is_reported_after_the_last_connection(receiver: Receiver) -> No
 
 
 def test_closing_the_sender_closes_waiting_connections() -> None:
-    ours, theirs = client_socket_handover.socket_pair()
+    ours, theirs = client_handover_to_second_process.socket_pair()
     theirs.close()
     client, handed = partial_request()
 

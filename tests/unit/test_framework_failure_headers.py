@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from apps.brokers import failure_headers
 from apps.brokers.adapter_contract import Header
-from apps.brokers.failure_headers.failure_story import PartialStory
+from apps.brokers.failure_headers.story_type_and_header_values import PartialStory
 from poisonguard.contract import Cause
 
 SPRING_KAFKA: tuple[Header, ...] = (

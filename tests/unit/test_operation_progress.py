@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from apps.triage.models import Operation
+from apps.triage.operation_states import STANDINGS, OperationState
 from apps.triage.progress import ItemTally, Pace, pace_of
-from apps.triage.states import STANDINGS, OperationState
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -36,7 +36,7 @@ EXEMPT = {
     "apps/dashboard/forms/new_skip.py": {"seen": "a field that open pages send"},
     "apps/poison/models/skips.py": {"made": "a column"},
     "apps/triage/models/operations.py": {"taken": "a column"},
-    "apps/poison/models/item_windows_and_holds.py": {"sent": "a column"},
+    "apps/poison/models/operation_progress_and_message_holds.py": {"sent": "a column"},
     "sdk/poisonguard/bookmarks.py": {"asked": "a public method of BookmarkStore"},
 }
 # What others say, and what the product calls it. A word of two parts is found in

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.unit.released_names import ROOT, collect
+from tests.unit.public_names_in_code import ROOT, collect
 
 pytestmark = pytest.mark.together
 

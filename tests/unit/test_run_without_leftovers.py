@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from poisonweb.embedded import processes
+from poisonweb.embedded import process_control
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +66,7 @@ def hidden(note: Path) -> tuple[int, Path]:
 
 def is_gone(note: Path) -> bool:
     pid, folder = hidden(note)
-    return processes.Identity.of(pid) is None and not folder.exists()
+    return process_control.Identity.of(pid) is None and not folder.exists()
 
 
 @pytest.mark.parametrize("code", [0, 5])

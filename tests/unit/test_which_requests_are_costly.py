@@ -5,7 +5,7 @@ from __future__ import annotations
 import h11
 import pytest
 
-from poisonweb.costly_request_process import is_costly
+from poisonweb.form_and_large_body_process import is_costly
 
 JSON = "/api/v1/failures"
 

@@ -9,8 +9,8 @@ from django.db.models import Prefetch
 
 from apps.api.keyset_pagination import Page, PageWindow
 from apps.bookmarks.models import BookmarkPosition, Mark
-from apps.bookmarks.services import stored_topic_heads
-from apps.brokers import topic_filters_by_id
+from apps.bookmarks.services import topic_head_lookup
+from apps.brokers import topic_names_to_id_filters
 from apps.team.rights import Principal
 
 
@@ -38,7 +38,7 @@ def find(
     """List consumer positions; a filter without text matches all."""
     rows = BookmarkPosition.objects.on_topics(principal.topics)
     if topic:
-        rows = rows.filter(topic_filters_by_id.named(topic))
+        rows = rows.filter(topic_names_to_id_filters.named(topic))
     if client_name:
         rows = rows.filter(client_name=client_name)
     marks = Prefetch("marks", Mark.objects.order_by("publisher"))
@@ -49,7 +49,7 @@ def find(
 
 def _details(positions: Sequence[BookmarkPosition]) -> list[PositionDetail]:
     """Return positions with their marks, each mark beside the head of its topic."""
-    heads = stored_topic_heads.heads(
+    heads = topic_head_lookup.heads(
         topics={position.topic_id for position in positions}
     )
     return [

@@ -11,7 +11,7 @@ from apps.core.errors import Absent
 from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.redelivery import endpoint_figures
 from apps.redelivery.endpoint_figures import CallHours, DeliveryBacklog
-from apps.redelivery.endpoint_settings import EndpointSettings
+from apps.redelivery.endpoint_settings_dataclass import EndpointSettings
 from apps.redelivery.models import Endpoint, EndpointActivity
 from apps.redelivery.querysets import EndpointQuerySet
 from apps.redelivery.services.circuit_breaker import breaker_state

@@ -10,7 +10,7 @@ from apps.brokers import sealed_addresses
 from apps.core.errors import Absent
 from apps.outbox.current_sweeper_state import state_of
 from apps.outbox.models import Outbox, OutboxActivity, OutboxError
-from apps.outbox.outbox_settings import OutboxSettings
+from apps.outbox.outbox_settings_dataclass import OutboxSettings
 from apps.outbox.querysets import OutboxQuerySet
 from apps.team.rights import Principal
 

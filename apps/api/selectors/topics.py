@@ -9,7 +9,7 @@ from datetime import datetime
 
 from apps.api.keyset_pagination import Page, PageWindow
 from apps.brokers.models import Topic
-from apps.capture import topic_registration_and_settings
+from apps.capture import topic_and_lane_configuration
 from apps.capture.models import HeldDeadLetter, Lane, OversizeMessage
 from apps.team.rights import Principal
 
@@ -49,9 +49,7 @@ def find(
 
 def one(name: str, principal: Principal, *, now: datetime) -> TopicDetail:
     """Find a topic by name that this principal may see; raises Absent otherwise."""
-    topic = topic_registration_and_settings.visible_topic(
-        name=name, principal=principal
-    )
+    topic = topic_and_lane_configuration.visible_topic(name=name, principal=principal)
     return detail_of(topic, now=now)
 
 

@@ -12,11 +12,11 @@ from apps.poison.states import RedriveOutcome
 from apps.team.rights import Principal
 from apps.triage.item_standings import ItemStanding, standings_of
 from apps.triage.models import Operation
+from apps.triage.operation_states import ItemState
 from apps.triage.progress import OperationProgress, progress_of
 from apps.triage.services import previews
-from apps.triage.services.earlier_layout import convert_preview
+from apps.triage.services.earlier_layout_conversion import convert_preview
 from apps.triage.services.previews import PreviewSummary
-from apps.triage.states import ItemState
 
 MOST_REASONS = 200
 

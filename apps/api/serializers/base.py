@@ -18,7 +18,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.settings import api_settings
 
-from apps.api.batch_request_members import members_of
+from apps.api.list_in_request_body import members_of
 from apps.api.request_exceptions import InvalidMembers
 from apps.audit.services import REASON_LIMIT
 from apps.core.errors import Invalid, step

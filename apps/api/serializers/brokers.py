@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from rest_framework import serializers
 
-from apps.api.batch_request_members import members_of
+from apps.api.list_in_request_body import members_of
 from apps.api.serializers.base import (
     OPTIONAL,
     Flag,

@@ -22,7 +22,11 @@ from apps.api.serializers.base import (
     Text,
     choice,
 )
-from apps.bookmarks.consumer_requests import BOOKMARK_LIMIT, EPOCH_LIMIT, MOST_RUNS
+from apps.bookmarks.consumer_request_parsing import (
+    BOOKMARK_LIMIT,
+    EPOCH_LIMIT,
+    MOST_RUNS,
+)
 from apps.bookmarks.position_keepers import PositionSource
 from apps.bookmarks.runs import LAST
 from apps.bookmarks.services import position_settling
@@ -30,8 +34,8 @@ from apps.bookmarks.services import position_settling
 # Enough for a process that settles for some thousand consumers in one request.
 MOST_UPDATES = 10_000
 
-# Opening and settling are parsed by apps.bookmarks.consumer_requests, and rendered by
-# shapes: there may be thousands of members in a request.
+# Opening and settling are parsed by apps.bookmarks.consumer_request_parsing, and
+# rendered by shapes: there may be thousands of members in a request.
 Place = partial(Number, min_value=0, max_value=LAST)
 SettledStatus = choice("SettledStatus", position_settling.SettleStatus)
 PositionSourceName = choice("PositionSource", PositionSource)

@@ -22,7 +22,7 @@ from apps.api.serializers.base import (
 )
 from apps.api.serializers.declared_settings import SettingFields, sourced
 from apps.redelivery.endpoint_fields import MOST_PATHS, SETTINGS
-from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings
+from apps.redelivery.endpoint_settings_dataclass import PRESETS, EndpointSettings
 from apps.redelivery.models.endpoints import ENDPOINT_NAME_LIMIT
 
 PresetName = choice("EndpointPreset", PRESETS)

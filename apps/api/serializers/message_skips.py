@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from apps.api.batch_request_members import MOST_MEMBERS
+from apps.api.list_in_request_body import MOST_MEMBERS
 from apps.api.serializers.base import (
     OPTIONAL,
     AnyField,

@@ -21,7 +21,7 @@ from apps.api.serializers.base import (
     choice,
 )
 from apps.reports.models import Rate, Run
-from apps.reports.states import DeliveredSource, RunState
+from apps.reports.report_run_states import DeliveredSource, RunState
 
 SourceName = choice("Source", DeliveredSource)
 RunStateName = choice("RunState", RunState)

@@ -35,9 +35,9 @@ from apps.core.statement_timeouts import TooSlow
 from apps.poison.query_language import MAX_ID
 from apps.redelivery.delivery_filters import PARAMETERS
 from apps.redelivery.services import delivery_items
+from apps.triage.operation_states import Verb
 from apps.triage.services.pacing import HIGHEST_RATE
 from apps.triage.services.previews import MOST_IDS, SelectionRequest
-from apps.triage.states import Verb
 
 RequestableVerb = choice("RequestableVerb", Verb)
 

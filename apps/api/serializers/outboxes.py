@@ -25,7 +25,7 @@ from apps.api.serializers.declared_settings import SettingFields, sourced
 from apps.outbox.current_sweeper_state import SILENT
 from apps.outbox.models import OUTBOX_NAME_LIMIT
 from apps.outbox.outbox_fields import SETTINGS
-from apps.outbox.outbox_settings import OutboxSettings
+from apps.outbox.outbox_settings_dataclass import OutboxSettings
 from apps.outbox.producer_rows import MOST_ROW_ID, RowFilter, RowState
 from apps.outbox.sweeper_and_row_states import SweeperState
 

@@ -18,7 +18,7 @@ from apps.api.serializers.base import (
     Schema,
     Text,
 )
-from apps.bookmarks.consumer_requests import EPOCH_LIMIT
+from apps.bookmarks.consumer_request_parsing import EPOCH_LIMIT
 from apps.bookmarks.runs import LAST, NOWHERE, size
 from apps.poison.query_language import MAX_ID
 from apps.triage.services.position_moves import MoveTarget, Strategy

@@ -28,9 +28,9 @@ from apps.api.serializers.base import (
 from apps.brokers import topic_policies
 from apps.brokers.models import BROKER_NAME_LIMIT
 from apps.brokers.topic_policies import Policies
-from apps.capture import topic_registration_and_settings
+from apps.capture import topic_and_lane_configuration
 from apps.capture.models import LaneState, Mode
-from apps.capture.topic_registration_and_settings import LaneChange
+from apps.capture.topic_and_lane_configuration import LaneChange
 from apps.core.errors import Invalid
 
 ModeName = choice("LaneMode", Mode)
@@ -124,7 +124,7 @@ class RequestEndpoints(serializers.ListField):
         return checked(topic_policies.read, str(self.field_name), patterns)
 
 
-class _Policies(RequestSchema[topic_registration_and_settings.TopicChange]):
+class _Policies(RequestSchema[topic_and_lane_configuration.TopicChange]):
     dead_letter_queue = Visible(
         required=False,
         allow_blank=True,
@@ -186,7 +186,7 @@ class _Policies(RequestSchema[topic_registration_and_settings.TopicChange]):
 
     def value_of(
         self, members: dict[str, Any]
-    ) -> topic_registration_and_settings.TopicChange:
+    ) -> topic_and_lane_configuration.TopicChange:
         lane = LaneChange(
             mode=members.pop("mode"),
             tee_queue=members.pop("tee_queue") or "",
@@ -202,7 +202,7 @@ class _Policies(RequestSchema[topic_registration_and_settings.TopicChange]):
         if lane.mode is not None and changes.get("dead_letter_queue") == "":
             remedy = "a lane needs one: name it, or leave out the mode"
             raise Invalid("dead_letter_queue", remedy)
-        return topic_registration_and_settings.TopicChange(
+        return topic_and_lane_configuration.TopicChange(
             policies=changes, lane=lane, **members
         )
 

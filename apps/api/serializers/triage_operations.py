@@ -27,9 +27,15 @@ from apps.api.serializers.base import (
     choice,
     within,
 )
+from apps.triage.operation_states import (
+    CONFIRMED,
+    RETRIED,
+    STANDINGS,
+    ItemKindName,
+    Verb,
+)
 from apps.triage.ramps import LARGEST_STEP, LONGEST_WAIT, MOST_STEPS, Ramp
 from apps.triage.services.pacing import HIGHEST_RATE
-from apps.triage.states import CONFIRMED, RETRIED, STANDINGS, ItemKindName, Verb
 
 VerbName = choice("Verb", Verb)
 ItemKindChoice = choice("ItemKind", ItemKindName)

@@ -17,7 +17,7 @@ from apps.api.serializers import brokers as serializers
 from apps.api.views.base import PostedBySessions, View, list_response
 from apps.brokers import ping_and_discovery
 from apps.brokers.services import broker_registration
-from apps.capture import topic_removal
+from apps.capture import unused_topic_removal
 from apps.core import clock
 from apps.team.rights import Scope
 
@@ -116,7 +116,7 @@ class Broker(View):
         """Removes a broker, unless records refer to its topics: the 409 names those."""
         removal = serializers.BrokerRemoval.parse(request.data)
         detail = brokers.one(broker_id, self.principal)
-        topic_removal.remove_broker(
+        unused_topic_removal.remove_broker(
             broker=detail.broker,
             reason=removal["reason"],
             principal=self.principal,

@@ -8,15 +8,15 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api.batch_request_members import list_of, members_of
 from apps.api.idempotency import idempotent
 from apps.api.keyset_pagination import PageWindow
+from apps.api.list_in_request_body import list_of, members_of
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
 from apps.api.response_dicts import position_open_and_settle_answers as shapes
 from apps.api.selectors import consumer_positions
 from apps.api.serializers import consumer_positions as serializers
 from apps.api.views.base import View, list_response
-from apps.bookmarks.consumer_requests import Holder
+from apps.bookmarks.consumer_request_parsing import Holder
 from apps.bookmarks.services import position_opening, position_settling
 from apps.core import clock
 from apps.team.rights import Scope

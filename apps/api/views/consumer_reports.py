@@ -7,8 +7,8 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api.batch_request_members import list_of
 from apps.api.idempotency import idempotent
+from apps.api.list_in_request_body import list_of
 from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
 from apps.api.response_dicts import consumer_report_answer as shapes
 from apps.api.response_dicts.json_object_type import Shape

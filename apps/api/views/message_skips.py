@@ -17,8 +17,8 @@ from rest_framework.response import Response
 
 from apps.api import skip_list_cache
 from apps.api.authentication import credential_of
-from apps.api.batch_request_members import list_of
 from apps.api.idempotency import idempotent
+from apps.api.list_in_request_body import list_of
 from apps.api.openapi import (
     EVENT_STREAM,
     FOLLOWED,

@@ -14,7 +14,7 @@ from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
 from apps.api.selectors import topics
 from apps.api.serializers import topics as serializers
 from apps.api.views.base import View, list_response
-from apps.capture import topic_registration_and_settings, topic_removal
+from apps.capture import topic_and_lane_configuration, unused_topic_removal
 from apps.core import clock
 from apps.team.rights import Scope
 
@@ -61,7 +61,7 @@ class Topics(View):
     def post(self, request: Request) -> Response:
         """Registers a topic. Without a `mode`, no lane reads its dead letters."""
         now = clock.now()
-        topic = topic_registration_and_settings.register(
+        topic = topic_and_lane_configuration.register(
             change=serializers.NewTopic.parse(request.data),
             principal=self.principal,
             now=now,
@@ -81,7 +81,7 @@ class Topics(View):
     def patch(self, request: Request) -> Response:
         """Changes a topic, all or nothing; members left out stay as they are."""
         now = clock.now()
-        topic = topic_registration_and_settings.alter(
+        topic = topic_and_lane_configuration.alter(
             change=serializers.TopicChange.parse(request.data),
             principal=self.principal,
             now=now,
@@ -99,7 +99,7 @@ class Topics(View):
         """Removes a topic and its lane's data; at its broker nothing is removed."""
         removal, now = serializers.TopicRemoval.parse(request.data), clock.now()
         detail = topics.one(removal["name"], self.principal, now=now)
-        topic_removal.remove_topics(
+        unused_topic_removal.remove_topics(
             topics=[detail.topic.pk],
             reason=removal["reason"],
             principal=self.principal,

@@ -9,11 +9,11 @@ from datetime import datetime
 from django.db import transaction
 from django.db.models import Prefetch
 
-from apps.bookmarks.consumer_requests import Holder
+from apps.bookmarks.consumer_request_parsing import Holder
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.bookmarks.position_keepers import PositionSource
 from apps.bookmarks.querysets import PositionQuerySet
-from apps.brokers import topic_filters_by_id
+from apps.brokers import topic_names_to_id_filters
 from apps.brokers.models import Topic
 from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.core import notify_channel
@@ -111,7 +111,7 @@ def _positions_of(holder: Holder) -> PositionQuerySet:
     if holder.sub_id is not None:
         positions = positions.filter(sub_id=holder.sub_id)
     if holder.topic is not None:
-        positions = positions.filter(topic_filters_by_id.named(holder.topic))
+        positions = positions.filter(topic_names_to_id_filters.named(holder.topic))
     return positions
 
 

@@ -24,7 +24,7 @@ from apps.brokers.failure_headers import (
     spring_kafka,
     sqs,
 )
-from apps.brokers.failure_headers.failure_story import (
+from apps.brokers.failure_headers.story_type_and_header_values import (
     HeaderMap,
     PartialStory,
     Story,

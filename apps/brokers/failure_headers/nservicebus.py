@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from apps.brokers.failure_headers.failure_story import (
+from apps.brokers.failure_headers.story_type_and_header_values import (
     HeaderMap,
     PartialStory,
     parse_moment,

@@ -6,7 +6,11 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from apps.brokers.adapter_contract import Header
-from apps.brokers.failure_headers.failure_story import HeaderMap, PartialStory, Story
+from apps.brokers.failure_headers.story_type_and_header_values import (
+    HeaderMap,
+    PartialStory,
+    Story,
+)
 from poisonguard import contract
 
 NAME = "poisonweb"

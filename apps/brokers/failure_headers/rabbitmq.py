@@ -10,7 +10,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from apps.brokers.failure_headers.failure_story import HeaderMap, PartialStory
+from apps.brokers.failure_headers.story_type_and_header_values import (
+    HeaderMap,
+    PartialStory,
+)
 from poisonguard import contract
 
 NAME = "rabbitmq"

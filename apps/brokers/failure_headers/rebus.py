@@ -9,7 +9,10 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from apps.brokers.failure_headers import stack_trace_exceptions
-from apps.brokers.failure_headers.failure_story import HeaderMap, PartialStory
+from apps.brokers.failure_headers.story_type_and_header_values import (
+    HeaderMap,
+    PartialStory,
+)
 from poisonguard import contract
 
 NAME = "rebus"

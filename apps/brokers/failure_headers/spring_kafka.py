@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from apps.brokers.failure_headers import stack_trace_exceptions
-from apps.brokers.failure_headers.failure_story import (
+from apps.brokers.failure_headers.story_type_and_header_values import (
     HeaderMap,
     PartialStory,
     parse_count,

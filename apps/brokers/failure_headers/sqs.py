@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from apps.brokers.failure_headers.failure_story import HeaderMap, PartialStory
+from apps.brokers.failure_headers.story_type_and_header_values import (
+    HeaderMap,
+    PartialStory,
+)
 from poisonguard import contract
 
 NAME = "amazon-sqs"

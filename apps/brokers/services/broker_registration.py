@@ -14,15 +14,15 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import (
     adapters,
-    older_broker_allow_list,
+    allow_lists_of_older_brokers,
     refusal_of_celerys_own_broker,
     sealed_addresses,
 )
 from apps.brokers.adapter_contract import FoundTopic
 from apps.brokers.adapters.adapter import BrokerSettings
 from apps.brokers.address_policy import host_ports_in_options
+from apps.brokers.allow_lists_of_older_brokers import require_all_topics
 from apps.brokers.models import BROKER_NAME_LIMIT, Broker, Topic
-from apps.brokers.older_broker_allow_list import require_all_topics
 from apps.brokers.queue_ownership import reader_of_queue
 from apps.brokers.row_locks import lock_broker
 from apps.brokers.services.topics_and_routing_publisher import (
@@ -89,7 +89,9 @@ def alter(
     require_all_topics(principal)
     if broker.predates_address_rules:
         # Write the list before any change: it names what the broker used so far.
-        older_broker_allow_list.write_of_older_brokers(actor=principal.actor, now=now)
+        allow_lists_of_older_brokers.write_of_older_brokers(
+            actor=principal.actor, now=now
+        )
         broker = one(broker_id=broker.pk)
     values: dict[str, Any] = {}
     if name is not None and name != broker.name:
@@ -213,7 +215,7 @@ def _check_change(broker: Broker, values: Mapping[str, Any]) -> None:
         sealed_addresses.check_variable(
             changed.url,
             is_sample=broker.is_sample,
-            allowed=older_broker_allow_list.of(broker),
+            allowed=allow_lists_of_older_brokers.of(broker),
         )
     elif broker.url.startswith(sealed_addresses.SEALED):
         _require_address_again(broker, changed)

@@ -14,12 +14,12 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import (
     adapters,
+    allow_lists_of_older_brokers,
     failure_headers,
-    max_polling_interval,
-    older_broker_allow_list,
+    polling_interval_of_billed_queues,
     refusal_of_celerys_own_broker,
     sealed_addresses,
-    topics_without_broker,
+    senders_of_topics_without_broker,
 )
 from apps.brokers.adapter_contract import (
     BrokerAdmin,
@@ -226,7 +226,7 @@ def polling_interval_of(topic: Topic) -> float:
     """Return a topic's longest polling interval in seconds; 0 where polling is free."""
     usual = capabilities_of(topic).polling_interval
     return (
-        max_polling_interval.longest_interval(topic.options, usual=usual)
+        polling_interval_of_billed_queues.longest_interval(topic.options, usual=usual)
         if usual
         else 0.0
     )
@@ -289,7 +289,7 @@ def settings_of(broker: Broker) -> BrokerSettings:
     sealed_addresses.check_variable(
         broker.url,
         is_sample=broker.is_sample,
-        allowed=older_broker_allow_list.of(broker),
+        allowed=allow_lists_of_older_brokers.of(broker),
     )
     url = sealed_addresses.reveal(broker.url)
     refusal_of_celerys_own_broker.refuse(url, resolve=True)
@@ -311,7 +311,7 @@ def target_of(broker: Broker) -> Target:
         keeps_to_address=(
             kind.sends_password_by_options or kind.calls_as_this_machine(url)
         ),
-        allowed=older_broker_allow_list.of(broker),
+        allowed=allow_lists_of_older_brokers.of(broker),
     )
 
 
@@ -389,7 +389,7 @@ class RoutingPublisher:
         for broker, indexes in routes.items():
             batch = [messages[index] for index in indexes]
             if broker is None:
-                outcomes = topics_without_broker.publish(batch)
+                outcomes = senders_of_topics_without_broker.publish(batch)
             else:
                 outcomes = self._publish(broker, [_outbound(each) for each in batch])
             answers.update(zip(indexes, outcomes, strict=True))

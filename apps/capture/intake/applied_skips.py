@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from apps.capture.intake import suspected_skips
+from apps.capture.intake import message_or_consumer_at_fault
 from apps.poison import skip_counts
 from apps.team.rights import Principal
 from poisonguard.contract import AppliedSkip
@@ -26,5 +26,7 @@ def count(
     results = skip_counts.count_applied(reports=applied, principal=principal, now=now)
     handled = [each.skip for each in applied if each.handled]
     if handled:
-        suspected_skips.end_handled(skips=handled, principal=principal, now=now)
+        message_or_consumer_at_fault.end_handled(
+            skips=handled, principal=principal, now=now
+        )
     return results

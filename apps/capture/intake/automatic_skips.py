@@ -4,7 +4,7 @@ Capture makes them where the broker delivers old messages again, for the consume
 and the handler version that failed (for all versions if the report names none). A skip
 lasts as long as the topic keeps its messages, or until every known position of the
 topic is beyond it. Where the consumer itself may be at fault, the skip is suspected
-at first: see `suspected_skips`.
+at first: see `message_or_consumer_at_fault`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 
-from apps.capture.intake import suspected_skips
+from apps.capture.intake import message_or_consumer_at_fault
 from apps.core import notify_channel
 from apps.core.actor import Actor
 from apps.poison import skip_list_changes
@@ -49,7 +49,8 @@ _FAILED = f"""
 SELECT topic_id, consumer_group, handler_version, bookmark, publisher, seq, redrive,
        poison_id, concat_ws(': ', cause, nullif(error_type, '')) AS reason,
        cause IN ('crash', 'hang') AS is_killer, suspected AS is_doubted,
-       suspected OR ({suspected_skips.MAY_BE_ITS_CONSUMER}) AS is_suspected, ord
+       suspected OR ({message_or_consumer_at_fault.MAY_BE_ITS_CONSUMER})
+           AS is_suspected, ord
 FROM incoming
 WHERE topic_id = ANY(%(topics)s) AND status <> 'duplicate'
   AND consumer_group <> ''
@@ -207,7 +208,7 @@ def make_skips(cursor: CursorWrapper, *, now: datetime) -> None:
         return
     skip_list_changes.lock_lists(topics)
     _make_skips(cursor, _FAILED, topics, now=now)
-    suspected_skips.update_poisons(cursor)
+    message_or_consumer_at_fault.update_poisons(cursor)
 
 
 def make_waiting_skips(*, now: datetime) -> int:
@@ -273,7 +274,7 @@ def _make_skips(
         "is_fresh": waiting is None,
         "waiting": waiting,
         "by": str(Actor.system("capture")),
-        **suspected_skips.query_parameters(now=now),
+        **message_or_consumer_at_fault.query_parameters(now=now),
     }
     cursor.execute(_MAKE_SKIPS.format(failed=failed), values)
     number = 0

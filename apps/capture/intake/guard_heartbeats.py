@@ -11,7 +11,7 @@ from typing import Any
 from django.db import connection
 
 from apps.brokers.services import topics_and_routing_publisher as brokers
-from apps.capture.intake import suspected_skips
+from apps.capture.intake import message_or_consumer_at_fault
 from apps.capture.intake.occurrence import believed
 from apps.capture.intake.services import (
     CaptureAnswer,
@@ -133,7 +133,7 @@ def _end_doubted_skips(heartbeats: Sequence[GuardHeartbeat], *, now: datetime) -
     topics = brokers.topics_named(names={beat.topic for beat in heartbeats})
     for beat in heartbeats:
         if beat.state is GuardState.PAUSED and beat.failing_since is not None:
-            suspected_skips.end_doubted(
+            message_or_consumer_at_fault.end_doubted(
                 topic_id=topics[beat.topic].pk,
                 consumer_group=beat.consumer_group,
                 client_name=beat.client_name,

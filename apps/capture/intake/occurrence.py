@@ -12,12 +12,12 @@ from apps.brokers.adapter_contract import Capabilities, Counting, DeadLetter, He
 from apps.brokers.failure_headers import Story
 from apps.brokers.failure_headers import own_documented_headers as vocabulary
 from apps.brokers.models import Topic
-from apps.core import content_ids
+from apps.core import hashed_ids
 from apps.core.text_cleaning import one_line, storable
 from apps.poison import redrive_signatures
 from poisonguard.contract import NAME_LIMIT, Cause, FailureReport, Raised
 from poisonguard.fingerprint import Fingerprint, fingerprint
-from poisonguard.outbox.sweeping import quarantine_texts
+from poisonguard.outbox.sweeping import quarantine_report_text_and_cause
 
 BELIEVED_BEFORE = timedelta(days=30)
 BELIEVED_AFTER = timedelta(minutes=5)
@@ -80,7 +80,7 @@ class Occurrence(NamedTuple):
 def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurrence:
     """Translate a guard's report into an occurrence to store."""
     raised = report.exception or Raised(type="", message="", traceback="")
-    bookmark = content_ids.raw(report.bookmark)
+    bookmark = hashed_ids.raw(report.bookmark)
     digest = hashlib.sha256(report.body).digest()
     failed_at, claimed = believed(report.failed_at, now=now)
     return Occurrence(
@@ -88,7 +88,7 @@ def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurr
         topic_id=topic.pk,
         consumer_group=report.consumer_group,
         bookmark=bookmark,
-        identity=content_ids.identity(
+        identity=hashed_ids.identity(
             topic=topic.name, consumer_group=report.consumer_group, bookmark=bookmark
         ),
         client_name=report.client_name,
@@ -152,18 +152,18 @@ def from_dead_letter(
         # No header names the cause, and there is only one way into such a queue.
         cause = Cause.MAX_DEQUEUE_COUNT.value
     origin = story.original_bookmark or f"{letter.queue}/{place}"
-    bookmark = content_ids.raw(origin)
+    bookmark = hashed_ids.raw(origin)
     # The headers keep it whole; a report over HTTP has the same limit.
     group = storable(story.consumer_group, limit=NAME_LIMIT)
     digest = hashlib.sha256(letter.body).digest()
     failed_at, claimed = believed(story.failed_at or now, now=now)
     content_type = story.content_type or None
     return Occurrence(
-        report_id=content_ids.report_id(queue=letter.queue, bookmark=place),
+        report_id=hashed_ids.report_id(queue=letter.queue, bookmark=place),
         topic_id=topic.pk,
         consumer_group=group,
         bookmark=bookmark,
-        identity=content_ids.identity(
+        identity=hashed_ids.identity(
             topic=topic.name, consumer_group=group, bookmark=bookmark
         ),
         client_name=storable(story.client_name, limit=NAME_LIMIT),
@@ -210,7 +210,7 @@ def from_dead_letter(
 def digest_of_delivery(letter: DeadLetter) -> bytes:
     """Hash all that identifies a dead letter without a name."""
     parts = (part for header in letter.headers for part in header)
-    return content_ids.digest_of(content_ids.raw(letter.queue), letter.body, *parts)
+    return hashed_ids.digest_of(hashed_ids.raw(letter.queue), letter.body, *parts)
 
 
 def _counted_by(count: int | None, capabilities: Capabilities) -> str:
@@ -260,8 +260,12 @@ def _fingerprint(
     content_type: str | None,
 ) -> Fingerprint:
     """Classify a failure by its exception, cause, message type and body."""
-    is_row = raised.type == quarantine_texts.EXCEPTION_TYPE
-    text = quarantine_texts.cause_in(raised.message) if is_row else raised.message
+    is_row = raised.type == quarantine_report_text_and_cause.EXCEPTION_TYPE
+    text = (
+        quarantine_report_text_and_cause.cause_in(raised.message)
+        if is_row
+        else raised.message
+    )
     return fingerprint(
         exception_type=raised.type,
         exception_message=text,

@@ -20,7 +20,7 @@ from apps.brokers.row_locks import lock_topics
 from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture.intake import (
     first_failure_inserts_without_merge,
-    oversize_messages,
+    messages_too_large_to_capture,
     single_failures,
 )
 from apps.capture.intake.occurrence import Occurrence, believed, from_report
@@ -112,7 +112,7 @@ def _write_many(
     with connection.cursor() as cursor:
         lock_topics(topics={occurrence.topic_id for occurrence in occurrences})
         pairs = store(cursor, occurrences, now=now)
-        oversize_messages.delete_captured(
+        messages_too_large_to_capture.delete_captured(
             cursor, {occurrence.identity for occurrence in occurrences}
         )
     return pairs
@@ -130,7 +130,7 @@ def capture(
     batch.answer(lambda report: refuse_hidden(report.topic, principal))
     topics = brokers.topics_named(names={report.topic for report in batch.unanswered})
     too_large = [report for report in batch.unanswered if _why_too_large(report)]
-    oversize_messages.record(too_large, topics, now=now)
+    messages_too_large_to_capture.record(too_large, topics, now=now)
     batch.answer(_refuse_too_large)
     reports = batch.unanswered
     replaying = {topics[report.topic] for report in reports if report.replays}

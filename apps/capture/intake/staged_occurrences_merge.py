@@ -29,8 +29,8 @@ from apps.capture.intake import automatic_skips, repeat_folding, staging
 from apps.capture.intake import problems_of_failures as problems
 from apps.capture.intake.occurrence import Occurrence
 from apps.capture.intake.problems_of_failures import Span
-from apps.poison.services import operation_window_counts, sends
-from apps.poison.services.operation_window_counts import Change
+from apps.poison.services import operation_item_window_counts, sends
+from apps.poison.services.operation_item_window_counts import Change
 from apps.poison.services.sends import UnrecordedSend
 from apps.poison.states import (
     REOPENED_BY_FAILURE,
@@ -518,7 +518,7 @@ class _Merge:
         self._execute(_RECUR)
         rows = self.cursor.fetchall()
         self.values["recurred"] = [redrive for redrive, *_ in rows]
-        operation_window_counts.count(
+        operation_item_window_counts.count(
             [
                 *self.changes,
                 # The statement still sees the outcome of before.

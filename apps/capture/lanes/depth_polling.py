@@ -18,9 +18,9 @@ from apps.brokers.adapter_contract import Delivered
 from apps.brokers.errors import QueueExpected
 from apps.brokers.row_locks import lock_topics
 from apps.brokers.services import topics_and_routing_publisher as brokers
-from apps.capture.lanes.throttling import LaneRate, Polling, Timer
+from apps.capture.lanes.batch_size_and_poll_interval import LaneRate, Polling, Timer
 from apps.capture.models import Counter, Lane, LaneState
-from apps.core.content_ids import digest_of
+from apps.core.hashed_ids import digest_of
 from apps.core.postgres_connections import borrow
 from apps.core.text_cleaning import storable
 

@@ -10,8 +10,8 @@ from django.db import transaction
 from apps.brokers.adapter_contract import DeadLetter
 from apps.brokers.row_locks import lock_topics
 from apps.brokers.services import topics_and_routing_publisher as brokers
+from apps.capture.lanes.batch_size_and_poll_interval import Timer
 from apps.capture.lanes.depth_polling import POLL_INTERVAL, Clock, LaneMonitor
-from apps.capture.lanes.throttling import Timer
 from apps.capture.models import Lane, Sample
 from apps.core.postgres_connections import borrow
 

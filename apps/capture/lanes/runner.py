@@ -22,9 +22,9 @@ from django.db import DatabaseError, InterfaceError, OperationalError, connectio
 from django.forms import model_to_dict
 
 from apps.brokers.errors import QueueMissing, Removed
-from apps.capture import partitions as by_day
+from apps.capture import daily_partition_creation as by_day
+from apps.capture.lanes.dead_letter_drain import Drain
 from apps.capture.lanes.depth_polling import POLL_INTERVAL, Clock, record_state
-from apps.capture.lanes.drain import Drain
 from apps.capture.lanes.observe_only_lane import Observer
 from apps.capture.models import Lane, LaneState, Mode
 from apps.core import back_off

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import migrations, models
 
-import apps.core.fields
+import apps.core.postgres_transaction_fields
 
 
 class Migration(migrations.Migration):
@@ -14,8 +14,8 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="counter",
             name="captured_xid",
-            field=apps.core.fields.TransactionIdField(
-                db_default=apps.core.fields.CurrentTransaction()
+            field=apps.core.postgres_transaction_fields.TransactionIdField(
+                db_default=apps.core.postgres_transaction_fields.CurrentTransaction()
             ),
         ),
         migrations.AddField(

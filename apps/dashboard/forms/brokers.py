@@ -9,8 +9,8 @@ from typing import Self
 from django.http import QueryDict
 
 from apps.brokers import adapters, sealed_addresses, topic_policies
+from apps.brokers.allow_lists_of_older_brokers import Choice
 from apps.brokers.models import Broker
-from apps.brokers.older_broker_allow_list import Choice
 from apps.brokers.services import broker_registration
 from apps.core.errors import Invalid
 from apps.dashboard.forms.fields import options_as_json

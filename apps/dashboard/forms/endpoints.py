@@ -13,11 +13,14 @@ from typing import Any, Self
 
 from django.http import QueryDict
 
-from apps.dashboard.forms import declared_settings as declared
-from apps.dashboard.forms.declared_settings import SettingField, version_in
+from apps.dashboard.forms import endpoint_and_outbox_setting_fields as declared
+from apps.dashboard.forms.endpoint_and_outbox_setting_fields import (
+    SettingField,
+    version_in,
+)
 from apps.dashboard.forms.fields import reason_in
 from apps.redelivery.endpoint_fields import SETTINGS
-from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings
+from apps.redelivery.endpoint_settings_dataclass import PRESETS, EndpointSettings
 from apps.redelivery.models import Endpoint
 from apps.redelivery.services import endpoints
 from apps.team.rights import Principal

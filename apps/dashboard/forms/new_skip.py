@@ -15,7 +15,7 @@ from django.http import QueryDict
 from apps.brokers.models import Topic
 from apps.core.errors import Absent, Invalid, PoisonwebError, Refused
 from apps.dashboard.forms.fields import ReasonField, require_valid
-from apps.dashboard.selectors.message_skips import MatcherLabel
+from apps.dashboard.selectors.skips import MatcherLabel
 from apps.poison import message_contents, skip_list_changes, skip_matching
 from apps.poison.models import Poison, Skip
 from apps.poison.skip_matching import Matcher, MatchPreview

@@ -16,14 +16,17 @@ from django import forms
 from django.http import QueryDict
 
 from apps.brokers import sealed_addresses
-from apps.dashboard.forms import declared_settings as declared
-from apps.dashboard.forms.declared_settings import SettingField, version_in
+from apps.dashboard.forms import endpoint_and_outbox_setting_fields as declared
+from apps.dashboard.forms.endpoint_and_outbox_setting_fields import (
+    SettingField,
+    version_in,
+)
 from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.keyset_pagination import MAX_ID
 from apps.outbox import table_inspection
 from apps.outbox.models import Outbox
 from apps.outbox.outbox_fields import SETTINGS
-from apps.outbox.outbox_settings import OutboxSettings
+from apps.outbox.outbox_settings_dataclass import OutboxSettings
 from apps.outbox.producer_rows import RowFilter, RowState
 from apps.outbox.services import outboxes
 from apps.team.rights import Principal

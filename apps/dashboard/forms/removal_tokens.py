@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from django.core import signing
 
 from apps.brokers.models import Topic
-from apps.capture.topic_removal import ChangedSincePreview
+from apps.capture.unused_topic_removal import ChangedSincePreview
 from apps.team.rights import Principal
 
 SALT = "poisonweb.removal"

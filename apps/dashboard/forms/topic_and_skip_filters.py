@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django import forms
 
-from apps.dashboard.selectors.message_skips import SkipFilter
+from apps.dashboard.selectors.skips import SkipFilter
 from apps.dashboard.selectors.topics import TopicFilter
 
 

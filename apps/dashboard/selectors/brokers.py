@@ -20,12 +20,12 @@ from apps.brokers.adapter_contract import (
 )
 from apps.brokers.adapters import BrokerKind
 from apps.brokers.models import Broker, Topic
-from apps.brokers.querysets import TopicQuerySet
 from apps.brokers.services import broker_registration
 from apps.brokers.services.topics_and_routing_publisher import Convention, convention_of
+from apps.brokers.topic_querysets import TopicQuerySet
 from apps.capture.models import LaneState
-from apps.core.content_ids import digest_of, raw
 from apps.core.errors import Unavailable
+from apps.core.hashed_ids import digest_of, raw
 from apps.core.text_cleaning import readable
 from apps.dashboard.selectors.consumer_positions import lane_state
 from apps.team.rights import Principal

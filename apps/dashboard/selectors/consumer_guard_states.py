@@ -9,7 +9,7 @@ from django.db.models import BooleanField, Count, Q, QuerySet
 from django.db.models.expressions import RawSQL
 
 from apps.brokers.models import Topic
-from apps.brokers.querysets import TopicQuerySet
+from apps.brokers.topic_querysets import TopicQuerySet
 from apps.capture.intake.guard_heartbeats import GUARD_LIVES
 from apps.capture.models import Guard
 from apps.dashboard.selectors.health import ComponentStatus

@@ -12,17 +12,17 @@ from django.db import connection
 from django.db.models import Max, Prefetch, QuerySet
 
 from apps.audit.models import Entry
-from apps.bookmarks.consumer_requests import MOST_RUNS
+from apps.bookmarks.consumer_request_parsing import MOST_RUNS
 from apps.bookmarks.models import BookmarkPosition, Mark, Move, Sample
 from apps.bookmarks.position_keepers import PositionSource
-from apps.bookmarks.services import stored_topic_heads
-from apps.bookmarks.services.stored_topic_heads import TopicPublisher
+from apps.bookmarks.services import topic_head_lookup
+from apps.bookmarks.services.topic_head_lookup import TopicPublisher
 from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture.models import LANE_LIVES, Lane, LaneState
 from apps.core.errors import Absent, Refused, Unavailable
 from apps.core.statement_timeouts import TooSlow, unless_slow
-from apps.dashboard.presentation import position_line_drawing
-from apps.dashboard.presentation.position_line_drawing import PositionLine
+from apps.dashboard.presentation import settled_ranges_and_holes_drawing
+from apps.dashboard.presentation.settled_ranges_and_holes_drawing import PositionLine
 from apps.team.rights import Principal, Scope
 from apps.triage.services import position_moves
 from apps.triage.services.position_moves import LocatedPoison, LocatedPoisons
@@ -283,7 +283,7 @@ def _rows(
 ) -> list[PositionRow]:
     """Build a row for each mark of positions: head, pace and last move beside it."""
     topics = {position.topic_id for position, _ in pairs}
-    heads = stored_topic_heads.heads(topics=topics)
+    heads = topic_head_lookup.heads(topics=topics)
     paces = unless_slow(partial(_paces, topics, now=now))
     last_moves = _last_moves({position.pk for position, _ in pairs})
     return [
@@ -375,7 +375,7 @@ def _publisher(
     return PublisherDetail(
         row=row,
         mark=mark,
-        line=position_line_drawing.draw(mark, head=row.head, poisons=own),
+        line=settled_ranges_and_holes_drawing.draw(mark, head=row.head, poisons=own),
         hours=_hours(mark, now=now),
         poisons=own,
     )

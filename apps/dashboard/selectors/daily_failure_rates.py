@@ -17,7 +17,7 @@ from apps.dashboard.presentation.report_numbers import percent
 from apps.dashboard.report_params import Period
 from apps.poison.query_language import Query, Term
 from apps.reports.models import Rate
-from apps.reports.states import DeliveredSource
+from apps.reports.report_run_states import DeliveredSource
 
 HOURS = 24
 # Bounds of the upper end of the axis: for rates, and for numbers of failures.

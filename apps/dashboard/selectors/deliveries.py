@@ -32,7 +32,7 @@ from apps.redelivery.models import Attempt, Delivery
 from apps.redelivery.services import delivery_content_access
 from apps.redelivery.services.delivery_content_access import RevealedDelivery
 from apps.team.rights import Principal
-from apps.triage.states import Verb
+from apps.triage.operation_states import Verb
 
 MOST_SHOWN = 20
 # The states in which each decision acts on a delivery.

@@ -15,11 +15,11 @@ from apps.core import postgres_session_usage
 from apps.dashboard.selectors.consumer_positions import lane_state
 from apps.poison.models import PoisonCountCheck
 from apps.reports.models import Day, Run
+from apps.reports.report_run_states import RunState
 from apps.reports.services.planning import is_overdue
-from apps.reports.states import RunState
 from apps.team.rights import Principal
 from apps.triage.models import WorkerBeat
-from apps.triage.services import orphaned_operations_and_pruning
+from apps.triage.services import orphaned_operations_and_expired_rows
 
 RUN = (LaneState.RUNNING, LaneState.EXPECTED, LaneState.HOLDING)
 IN_TROUBLE = (LaneState.MISSING, LaneState.HOLDING, "silent")
@@ -167,7 +167,7 @@ def _worker(*, now: datetime) -> ComponentStatus:
         return ComponentStatus(
             component="Worker", state="none", detail="none has answered yet"
         )
-    missing = orphaned_operations_and_pruning.worker_missing_for(now=now)
+    missing = orphaned_operations_and_expired_rows.worker_missing_for(now=now)
     return ComponentStatus(
         component="Worker", state="silent" if missing else "up", at=last
     )

@@ -23,9 +23,9 @@ from apps.dashboard.keyset_pagination import (
 )
 from apps.dashboard.list_params import ListParams
 from apps.dashboard.presentation.message_body import BodyView, view
-from apps.dashboard.selectors import message_skips
-from apps.dashboard.selectors.message_skips import SkipRow
+from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.previous_and_next_row import Neighbours, neighbours
+from apps.dashboard.selectors.skips import SkipRow
 from apps.outbox.models import Outbox
 from apps.poison import message_contents, origin_queue_mismatch
 from apps.poison.headers_readable_without_body_right import is_public
@@ -36,7 +36,7 @@ from apps.poison.states import DisplayState
 from apps.redelivery.services import delivery_content_access
 from apps.team.rights import Principal, Scope
 from apps.triage.services.message_audit_filter import operations_on
-from poisonguard.outbox.sweeping import quarantine_texts
+from poisonguard.outbox.sweeping import quarantine_report_text_and_cause
 
 MOST_SHOWN = 20
 MASKED = "••••••"
@@ -226,7 +226,7 @@ def _detail(
         given_back_to=newest[0].queue if message.is_given_back else "",
         entries=_entries(message),
         headers=headers,
-        skips=message_skips.of_message(message, now=now)
+        skips=skips.of_message(message, now=now)
         if principal.may(Scope.SKIPS_READ)
         else [],
         neighbours=neighbours(same_problem, message, field="last_failed_at"),
@@ -246,7 +246,7 @@ def _outbox_row(message: Poison) -> int | None:
     None for another message, and where the outbox is registered here: its row is then
     settled from here, not by hand at the producer.
     """
-    if message.error_type != quarantine_texts.EXCEPTION_TYPE:
+    if message.error_type != quarantine_report_text_and_cause.EXCEPTION_TYPE:
         return None
     row = _ROW_BOOKMARK.fullmatch(message.bookmark_text)
     outbox = message.consumer_group

@@ -15,8 +15,8 @@ from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture.models import Lane, LaneState
 from apps.core.errors import Absent, Unavailable
 from apps.core.statement_timeouts import TooSlow, unless_slow
-from apps.dashboard.selectors import message_skips
-from apps.dashboard.selectors.message_skips import Swallowed
+from apps.dashboard.selectors import skips
+from apps.dashboard.selectors.skips import Swallowed
 from apps.poison.models import Redrive
 from apps.poison.query_language import Query, Term
 from apps.redelivery.models import Delivery, DeliveryItem
@@ -24,17 +24,17 @@ from apps.redelivery.services import delivery_items
 from apps.team.rights import Principal
 from apps.triage.errors import Stale
 from apps.triage.models import Operation
-from apps.triage.preview_breakdown import ItemBreakdown, Largest
-from apps.triage.services import previews
-from apps.triage.services.earlier_layout import convert_preview
-from apps.triage.services.operation_redirects import targets_of
-from apps.triage.services.previews import PreviewSummary, SelectionRequest
-from apps.triage.states import (
+from apps.triage.operation_states import (
     EXPLAINED,
     SENDS,
     UNDO_WINDOW,
     Verb,
 )
+from apps.triage.preview_breakdown import ItemBreakdown, Largest
+from apps.triage.services import previews
+from apps.triage.services.earlier_layout_conversion import convert_preview
+from apps.triage.services.operation_redirects import targets_of
+from apps.triage.services.previews import PreviewSummary, SelectionRequest
 from poisonguard.contract import uuid_of
 
 MOST_COPIED = 50
@@ -236,7 +236,7 @@ def _messages_skipped_again(
         return None
     target = operation.target_topic_id
     count = partial(
-        message_skips.messages_skipped_again,
+        skips.messages_skipped_again,
         partial(_last_items, operation),
         operation.target_topic,
         topics=topics if target is None else [target],

@@ -21,18 +21,18 @@ from apps.poison.states import (
 from apps.team.rights import Principal
 from apps.triage.item_standings import ItemStanding, standings_of
 from apps.triage.models import Item, Operation
-from apps.triage.outcomes_over_time import outcomes_over_time
-from apps.triage.progress import ItemTally, Pace, all_counts, progress_of
-from apps.triage.ramps import Ramp
-from apps.triage.services import orphaned_operations_and_pruning
-from apps.triage.services.operation_redirects import names_of
-from apps.triage.states import (
+from apps.triage.operation_states import (
     NEXT,
     SENDS,
     ItemState,
     OperationState,
     Verb,
 )
+from apps.triage.outcomes_over_time import outcomes_over_time
+from apps.triage.progress import ItemTally, Pace, all_counts, progress_of
+from apps.triage.ramps import Ramp
+from apps.triage.services import orphaned_operations_and_expired_rows
+from apps.triage.services.operation_redirects import names_of
 
 MOST_UNDONE = 10
 # They may be in as many windows, which are read then.
@@ -169,7 +169,9 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
         redirects=names_of(operation),
         exceptions=_exceptions(operation, principal),
         outcomes=_outcomes(operation, now=now),
-        worker_missing_for=orphaned_operations_and_pruning.worker_missing_for(now=now),
+        worker_missing_for=orphaned_operations_and_expired_rows.worker_missing_for(
+            now=now
+        ),
         **_problems_of(operation, principal),
     )
 

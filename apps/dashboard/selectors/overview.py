@@ -10,7 +10,7 @@ from functools import partial
 from django.db.models import Count
 
 from apps.brokers.models import Topic
-from apps.brokers.querysets import TopicQuerySet
+from apps.brokers.topic_querysets import TopicQuerySet
 from apps.capture.models import OversizeMessage
 from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.dashboard.keyset_pagination import BoundedCount, bounded_count

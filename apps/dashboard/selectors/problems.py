@@ -20,10 +20,14 @@ from apps.dashboard.keyset_pagination import (
     page,
 )
 from apps.dashboard.list_params import ListParams, Origin, ProblemPageParams
-from apps.dashboard.selectors import message_differences, messages, problem_ranking
-from apps.dashboard.selectors.message_differences import Differences
+from apps.dashboard.selectors import (
+    messages,
+    problem_message_comparison,
+    problem_ranking,
+)
 from apps.dashboard.selectors.messages import MessageList, last_failed_at
 from apps.dashboard.selectors.previous_and_next_row import Neighbours, neighbours
+from apps.dashboard.selectors.problem_message_comparison import Differences
 from apps.poison import backlogs, failure_hours, message_contents, problem_search
 from apps.poison.backlogs import StateCounts
 from apps.poison.failure_hours import FailureHours
@@ -210,7 +214,7 @@ def one(
         tops=breakdown if isinstance(breakdown, TooSlow) else breakdown.tops,
         neighbours=_neighbours(problem, params.origin, principal),
         messages=listed,
-        differences=message_differences.between(
+        differences=problem_message_comparison.between(
             listed.page.rows,
             problem_id=problem_id,
             header=params.header,

@@ -15,12 +15,12 @@ from django.db.models.expressions import RawSQL
 from apps.bookmarks.models import Mark
 from apps.brokers import topic_policies
 from apps.brokers.models import Topic
-from apps.brokers.querysets import TopicQuerySet
 from apps.brokers.queue_ownership import reader_of_queue
 from apps.brokers.services.topics_and_routing_publisher import (
     Convention,
     convention_of_topic,
 )
+from apps.brokers.topic_querysets import TopicQuerySet
 from apps.capture.models import (
     LANE_LIVES,
     HeldDeadLetter,
@@ -36,7 +36,7 @@ from apps.dashboard.keyset_pagination import PAGE_SIZE
 from apps.dashboard.selectors import (
     consumer_guard_states,
     consumer_positions,
-    message_skips,
+    skips,
 )
 from apps.dashboard.selectors.consumer_guard_states import GuardList, IdleGuards
 from apps.dashboard.selectors.consumer_positions import PositionRow
@@ -269,7 +269,7 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicPage:
         ),
         guards=consumer_guard_states.of_topic(topic, now=now),
         idle=consumer_guard_states.idle(Topic.objects.filter(pk=topic_id), now=now),
-        withheld=message_skips.withheld(Topic.objects.filter(pk=topic_id), now=now),
+        withheld=skips.withheld(Topic.objects.filter(pk=topic_id), now=now),
         held_letters=list(held_letters.order_by("-seen_at")[:MOST_HELD]),
         held_letters_number=held_letters.count(),
         oversize=list(oversize.order_by("-seen_at")[:MOST_HELD]),

@@ -18,14 +18,14 @@ from apps.poison.states import (
 )
 from apps.team.rights import Principal
 from apps.triage.models import Operation
-from apps.triage.progress import ItemTally, all_counts, counts_of
-from apps.triage.querysets import OperationQuerySet
-from apps.triage.states import (
+from apps.triage.operation_querysets import OperationQuerySet
+from apps.triage.operation_states import (
     UNFINISHED,
     ItemState,
     OperationState,
     Verb,
 )
+from apps.triage.progress import ItemTally, all_counts, counts_of
 
 MOST_LISTED = 200
 LONGEST_SEARCH = 200

@@ -30,7 +30,7 @@ from apps.dashboard.selectors.triage_operations import OperationStatus
 from apps.poison.models import Poison
 from apps.poison.query_language import Query, Term
 from apps.triage.models import Operation
-from apps.triage.states import ItemKindName, Verb
+from apps.triage.operation_states import ItemKindName, Verb
 
 register = template.Library()
 register.filter(app_frames)

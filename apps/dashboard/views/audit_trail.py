@@ -17,7 +17,7 @@ from apps.core.errors import Invalid
 from apps.core.streaming_responses import response_chunks
 from apps.dashboard.decorators import SignedIn, needs
 from apps.dashboard.keyset_pagination import ListCursor
-from apps.dashboard.presentation import csv_without_formulas, curl
+from apps.dashboard.presentation import api_calls_as_curl, csv_without_formulas
 from apps.dashboard.presentation.audit_action_labels import GROUPS
 from apps.dashboard.selectors import audit_checkpoint, audit_trail
 from apps.team.rights import Scope
@@ -49,7 +49,7 @@ def index(request: SignedIn) -> HttpResponse:
         "page": page,
         "wrong": wrong,
         "verdict": verification.verify() if request.method == "POST" else None,
-        "curl": curl.get(request, "/api/v1/audit", **params),
+        "curl": api_calls_as_curl.get(request, "/api/v1/audit", **params),
     }
     return render(
         request, "audit/entry_list.html", context, status=422 if wrong else 200

@@ -7,7 +7,7 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_safe
 
-from apps.brokers import adapters, older_broker_allow_list, ping_and_discovery
+from apps.brokers import adapters, allow_lists_of_older_brokers, ping_and_discovery
 from apps.brokers.models import Broker
 from apps.brokers.ping_and_discovery import Reached
 from apps.brokers.services import broker_registration
@@ -18,7 +18,7 @@ from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.domain_error_pages import status_of
 from apps.dashboard.forms.brokers import BrokerForm, chosen_allowances
 from apps.dashboard.forms.fields import field_of
-from apps.dashboard.presentation import curl
+from apps.dashboard.presentation import api_calls_as_curl
 from apps.dashboard.selectors import brokers
 from apps.team.rights import Scope
 
@@ -43,8 +43,8 @@ def index(request: SignedIn) -> HttpResponse:
     context = {
         "rows": brokers.find(principal, now=clock.now()),
         "may_write": principal.may(Scope.BROKERS_WRITE),
-        "allowances": older_broker_allow_list.entries(principal),
-        "curl": curl.get(request, API),
+        "allowances": allow_lists_of_older_brokers.entries(principal),
+        "curl": api_calls_as_curl.get(request, API),
     }
     return show(
         request, "brokers/list.html", context, live="brokers/_brokers_table.html"
@@ -60,9 +60,9 @@ def allowances(request: SignedIn) -> HttpResponse:
     """
     if request.method == "POST":
         act = (
-            older_broker_allow_list.strike
+            allow_lists_of_older_brokers.strike
             if "strike" in request.POST
-            else older_broker_allow_list.confirm
+            else allow_lists_of_older_brokers.confirm
         )
         act(
             chosen=chosen_allowances(request.POST),
@@ -197,7 +197,7 @@ def _detail(
         "broker": detail.row.broker,
         "may_write": principal.may(Scope.BROKERS_WRITE),
         "reached": reached,
-        "curl": curl.post(request, f"{API}/{broker_id}/test", {}),
+        "curl": api_calls_as_curl.post(request, f"{API}/{broker_id}/test", {}),
     }
     return render(request, "brokers/detail.html", context)
 
@@ -240,7 +240,7 @@ def _discover(
         "name": name,
         "wrong": wrong,
         "may_write": principal.may(Scope.BROKERS_WRITE),
-        "curl": curl.get(request, f"{API}/{broker.pk}/discover"),
+        "curl": api_calls_as_curl.get(request, f"{API}/{broker.pk}/discover"),
     }
     status = status_of(wrong) if wrong else 200
     return render(request, "brokers/discovered_topics.html", context, status=status)

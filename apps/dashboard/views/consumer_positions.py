@@ -15,7 +15,7 @@ from apps.core.errors import Invalid
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.forms import position_move as forms
 from apps.dashboard.forms.fields import reason_in
-from apps.dashboard.presentation import curl
+from apps.dashboard.presentation import api_calls_as_curl
 from apps.dashboard.selectors import consumer_positions
 from apps.team.rights import Scope
 from apps.triage.services import position_moves
@@ -32,7 +32,7 @@ from apps.triage.services.position_moves import (
 def index(request: SignedIn) -> HttpResponse:
     context = {
         "positions": consumer_positions.find(request.user.principal, now=clock.now()),
-        "curl": curl.get(request, "/api/v1/positions"),
+        "curl": api_calls_as_curl.get(request, "/api/v1/positions"),
     }
     return show(
         request,
@@ -52,7 +52,7 @@ def detail(request: SignedIn, position_id: int) -> HttpResponse:
         "position": position_detail.position,
         "may_move": principal.may(Scope.POSITIONS_WRITE),
         "just_moved": request.GET.get("moved", ""),
-        "curl": curl.get(
+        "curl": api_calls_as_curl.get(
             request,
             "/api/v1/positions",
             topic=position_detail.position.topic.name,
@@ -179,7 +179,7 @@ def _review(
         "reason": reason_in(request.POST),
         "wrong": refusal if isinstance(refusal, Invalid) else None,
         "changed": "" if isinstance(refusal, Invalid | None) else str(refusal),
-        "curl": curl.post(request, path, {**ask, "dry_run": True}),
+        "curl": api_calls_as_curl.post(request, path, {**ask, "dry_run": True}),
     }
     statuses = {Invalid: 422, PositionChanged: 409, StillHeld: 409}
     status = 200 if refusal is None else statuses[type(refusal)]

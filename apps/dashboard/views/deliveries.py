@@ -22,7 +22,7 @@ from apps.dashboard.forms.decision_about_deliveries import DeliveriesDecisionFor
 from apps.dashboard.forms.fields import field_of
 from apps.dashboard.forms.triage_operation import back_url
 from apps.dashboard.keyset_pagination import ListCursor
-from apps.dashboard.presentation import curl
+from apps.dashboard.presentation import api_calls_as_curl
 from apps.dashboard.presentation.plurals import counted_noun
 from apps.dashboard.selectors import deliveries
 from apps.dashboard.selectors.deliveries import DeliveryPage
@@ -65,7 +65,7 @@ def index(request: SignedIn) -> HttpResponse:
         "causes": CAUSES,
         "wrong": wrong,
         "wrong_at": field_of(wrong),
-        "curl": curl.get(request, API, **params),
+        "curl": api_calls_as_curl.get(request, API, **params),
     }
     status = status_of(wrong) if wrong else 200
     live = "deliveries/_deliveries_table.html"
@@ -143,7 +143,9 @@ def _question(
         "back": back_url(request, otherwise="deliveries"),
         "wrong": wrong,
         "wrong_at": field_of(wrong),
-        "curl": curl.post(request, call, {**body, "reason": decision.reason}),
+        "curl": api_calls_as_curl.post(
+            request, call, {**body, "reason": decision.reason}
+        ),
     }
     status = status_of(wrong) if wrong else 200
     return render(
@@ -159,6 +161,6 @@ def _page(request: SignedIn, detail: DeliveryPage) -> HttpResponse:
         "delivery": detail.delivery,
         "endpoint": detail.delivery.endpoint,
         "reads_bodies": principal.may(Scope.BODIES_READ),
-        "curl": curl.get(request, f"{API}/{detail.delivery.pk}"),
+        "curl": api_calls_as_curl.get(request, f"{API}/{detail.delivery.pk}"),
     }
     return render(request, "deliveries/detail.html", context)

@@ -18,9 +18,9 @@ from apps.dashboard.domain_error_pages import status_of
 from apps.dashboard.forms.endpoints import EndpointForm
 from apps.dashboard.forms.fields import field_of, reason_in
 from apps.dashboard.forms.name_filter import NamesForm
-from apps.dashboard.presentation import curl
+from apps.dashboard.presentation import api_calls_as_curl
 from apps.dashboard.selectors import endpoints
-from apps.redelivery.endpoint_settings import PRESETS
+from apps.redelivery.endpoint_settings_dataclass import PRESETS
 from apps.redelivery.models import Endpoint
 from apps.redelivery.services import endpoints as services
 from apps.team.rights import Scope
@@ -40,7 +40,7 @@ def index(request: SignedIn) -> HttpResponse:
         "endpoints": endpoints.find(filters, principal, now=clock.now()),
         "filters": filters,
         "may_write": principal.may(Scope.BROKERS_WRITE),
-        "curl": curl.get(request, API),
+        "curl": api_calls_as_curl.get(request, API),
     }
     live = "endpoints/_endpoints_table.html"
     return show(request, "endpoints/list.html", context, live=live)
@@ -141,7 +141,7 @@ def _detail(
         "may_write": principal.may(Scope.BROKERS_WRITE),
         "wrong": wrong,
         "reason": reason_in(request.POST),
-        "curl": curl.get(request, f"{API}/{endpoint_id}"),
+        "curl": api_calls_as_curl.get(request, f"{API}/{endpoint_id}"),
     }
     status = status_of(wrong) if wrong else 200
     live = "endpoints/_live_detail.html"
@@ -182,7 +182,7 @@ def _remove(
         "reason": reason_in(request.POST),
         "wrong": wrong,
         "wrong_at": field_of(wrong),
-        "curl": curl.delete(request, f"{API}/{endpoint.pk}", {}),
+        "curl": api_calls_as_curl.delete(request, f"{API}/{endpoint.pk}", {}),
     }
     status = status_of(wrong) if wrong else 200
     return render(request, "endpoints/remove.html", context, status=status)

@@ -16,8 +16,8 @@ from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.forms.new_skip import DraftPreview, SkipDraft, SkipForm
 from apps.dashboard.forms.topic_and_skip_filters import SkipsForm
 from apps.dashboard.keyset_pagination import ListCursor
-from apps.dashboard.presentation import curl
-from apps.dashboard.selectors import message_skips
+from apps.dashboard.presentation import api_calls_as_curl
+from apps.dashboard.selectors import skips
 from apps.poison import skip_list_changes
 from apps.poison.models import Poison
 from apps.team.rights import Scope
@@ -33,10 +33,10 @@ def index(request: SignedIn) -> HttpResponse:
     filters = SkipsForm(request.GET).as_filter
     cursor = ListCursor.parse(request.GET.get("cursor", ""))
     context = {
-        "skips": message_skips.find(filters, cursor, principal, now=clock.now()),
+        "skips": skips.find(filters, cursor, principal, now=clock.now()),
         "filters": filters,
         "may_skip": principal.may(Scope.SKIPS_WRITE),
-        "curl": curl.get(request, API, topic=filters.topic),
+        "curl": api_calls_as_curl.get(request, API, topic=filters.topic),
     }
     return show(request, "skips/list.html", context, live="skips/_skips_table.html")
 
@@ -83,7 +83,7 @@ def remove(request: SignedIn, skip_id: int) -> HttpResponse:
     principal, now = request.user.principal, clock.now()
     reason = reason_in(request.POST)
     try:
-        message_skips.one(skip_id, principal, now=now)
+        skips.one(skip_id, principal, now=now)
         skip_forms.check_reason(reason)
         skip_list_changes.remove(
             skip_id=skip_id, reason=reason, principal=principal, now=now
@@ -116,7 +116,7 @@ def _new(
         "lifetimes": [
             (name, label) for name, (label, _) in skip_forms.LIFETIMES.items()
         ],
-        "topics": message_skips.topics(principal),
+        "topics": skips.topics(principal),
         "headers": skip_forms.header_names(message) if message else [],
         "curl": _curl(request, preview.draft) if preview else "",
     }
@@ -129,7 +129,7 @@ def _curl(request: SignedIn, draft: SkipDraft) -> str:
     # A bookmark may be too long to copy.
     if len(draft.matcher.value) > MOST_COPIED:
         return ""
-    return curl.post(request, API, draft.api_body)
+    return api_calls_as_curl.post(request, API, draft.api_body)
 
 
 def _detail(
@@ -138,11 +138,11 @@ def _detail(
     """Render the page of a skip, with what is wrong with its removal."""
     principal = request.user.principal
     context = {
-        "detail": message_skips.one(skip_id, principal, now=clock.now()),
+        "detail": skips.one(skip_id, principal, now=clock.now()),
         "may_skip": principal.may(Scope.SKIPS_WRITE),
         "wrong": wrong,
         "reason": reason_in(request.POST),
-        "curl": curl.delete(request, f"{API}/{skip_id}"),
+        "curl": api_calls_as_curl.delete(request, f"{API}/{skip_id}"),
     }
     status = status_of(wrong) if wrong else 200
     return render(request, "skips/detail.html", context, status=status)

@@ -14,7 +14,7 @@ from apps.core import clock
 from apps.core.streaming_responses import response_chunks
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.list_params import ListParams
-from apps.dashboard.presentation import curl
+from apps.dashboard.presentation import api_calls_as_curl
 from apps.dashboard.selectors import messages
 from apps.dashboard.selectors.messages import MessageDetail
 from apps.poison import message_contents
@@ -30,7 +30,7 @@ def index(request: SignedIn) -> HttpResponse:
         "params": params,
         "list": message_list,
         "total": message_list.total,
-        "curl": curl.get(request, "/api/v1/poisons", q=str(params.query)),
+        "curl": api_calls_as_curl.get(request, "/api/v1/poisons", q=str(params.query)),
     }
     live = "messages/_messages_table.html"
     return show(request, "messages/list.html", context, live=live, status=params.status)
@@ -83,6 +83,6 @@ def _page(request: SignedIn, detail: MessageDetail) -> HttpResponse:
         "message": detail.message,
         "may_skip": request.user.principal.may(Scope.SKIPS_WRITE),
         "reads_bodies": request.user.principal.may(Scope.BODIES_READ),
-        "curl": curl.get(request, path),
+        "curl": api_calls_as_curl.get(request, path),
     }
     return render(request, "messages/detail.html", context)

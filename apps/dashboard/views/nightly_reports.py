@@ -16,7 +16,7 @@ from apps.core.errors import Invalid, Refused
 from apps.core.streaming_responses import response_chunks
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.keyset_pagination import ListCursor
-from apps.dashboard.presentation import csv_without_formulas, curl
+from apps.dashboard.presentation import api_calls_as_curl, csv_without_formulas
 from apps.dashboard.report_params import (
     CHOICES,
     EndpointReportParams,
@@ -44,11 +44,13 @@ def index(request: SignedIn) -> HttpResponse:
         "choices": CHOICES,
         "query": urlencode(params.as_query),
         "rates": rates,
-        "curl": curl.get(request, rates, **params.as_query),
+        "curl": api_calls_as_curl.get(request, rates, **params.as_query),
         **_asking(request),
     }
     live = "reports/_whole_report.html"
-    return show(request, "reports/index.html", context, live=live, status=params.status)
+    return show(
+        request, "reports/failure_rates.html", context, live=live, status=params.status
+    )
 
 
 @require_safe
@@ -78,7 +80,7 @@ def endpoints(request: SignedIn) -> HttpResponse:
         "choices": CHOICES,
         "query": urlencode(params.as_query),
         "json": days,
-        "curl": curl.get(request, days, **params.as_query),
+        "curl": api_calls_as_curl.get(request, days, **params.as_query),
         **_asking(request),
     }
     live = "reports/_endpoints_report.html"
@@ -169,7 +171,7 @@ def _runs(
         "working": any(run.finished_at is None for run in run_page.rows),
         "wrong": wrong,
         "refused": refused,
-        "curl": curl.get(request, f"{API}runs"),
+        "curl": api_calls_as_curl.get(request, f"{API}runs"),
         **_asking(request),
     }
     live = "reports/_report_runs_table.html"

@@ -11,11 +11,11 @@ from django.views.decorators.http import require_POST, require_safe
 from apps.core import clock
 from apps.core.errors import Invalid
 from apps.dashboard.decorators import SignedIn, needs, show
-from apps.dashboard.presentation import curl
+from apps.dashboard.presentation import api_calls_as_curl
 from apps.dashboard.selectors import operation_items
 from apps.team.rights import Scope
 from apps.triage import operation_enqueueing
-from apps.triage.states import RETRIED, STANDINGS
+from apps.triage.operation_states import RETRIED, STANDINGS
 
 
 @require_safe
@@ -35,7 +35,9 @@ def index(request: SignedIn, operation_id: int) -> HttpResponse:
     context = {
         "items": page,
         "operation": page.operation,
-        "curl": curl.get(request, f"/api/v1/operations/{operation_id}/items{query}"),
+        "curl": api_calls_as_curl.get(
+            request, f"/api/v1/operations/{operation_id}/items{query}"
+        ),
     }
     live = "operations/_items.html"
     return show(request, "operations/items.html", context, live=live)

@@ -20,7 +20,7 @@ from apps.dashboard.domain_error_pages import status_of
 from apps.dashboard.forms.fields import field_of, reason_in
 from apps.dashboard.forms.name_filter import NamesForm
 from apps.dashboard.forms.outboxes import OutboxForm, RowsForm
-from apps.dashboard.presentation import curl
+from apps.dashboard.presentation import api_calls_as_curl
 from apps.dashboard.selectors import outboxes
 from apps.outbox import table_inspection
 from apps.outbox.models import Outbox
@@ -48,7 +48,7 @@ def index(request: SignedIn) -> HttpResponse:
         "outboxes": outboxes.find(filters, principal, now=clock.now()),
         "filters": filters,
         "may_write": principal.may(Scope.BROKERS_WRITE),
-        "curl": curl.get(request, API),
+        "curl": api_calls_as_curl.get(request, API),
     }
     live = "outboxes/_outboxes_table.html"
     return show(request, "outboxes/list.html", context, live=live)
@@ -75,7 +75,9 @@ def rows(request: SignedIn, outbox_id: int) -> HttpResponse:
         "filters": filters,
         "states": list(RowState),
         "may_decide": request.user.principal.may(Scope.OPERATIONS_WRITE),
-        "curl": curl.get(request, f"{API}/{outbox.pk}/rows", **_params(filters)),
+        "curl": api_calls_as_curl.get(
+            request, f"{API}/{outbox.pk}/rows", **_params(filters)
+        ),
     }
     return render(request, "outboxes/rows.html", context)
 
@@ -92,7 +94,7 @@ def inspect(request: SignedIn, outbox_id: int) -> HttpResponse:
             schema=outbox.schema,
             for_manager=request.user.principal.may(Scope.BROKERS_WRITE),
         ),
-        "curl": curl.get(request, f"{API}/{outbox.pk}/findings"),
+        "curl": api_calls_as_curl.get(request, f"{API}/{outbox.pk}/findings"),
     }
     return render(request, "outboxes/table_inspection.html", context)
 
@@ -231,7 +233,7 @@ def _detail(
         "may_see_rows": principal.may(Scope.POISONS_READ),
         "wrong": wrong,
         "reason": reason_in(request.POST),
-        "curl": curl.get(request, f"{API}/{outbox_id}"),
+        "curl": api_calls_as_curl.get(request, f"{API}/{outbox_id}"),
     }
     status = status_of(wrong) if wrong else 200
     live = "outboxes/_live_detail.html"
@@ -270,7 +272,7 @@ def _remove(
         "reason": reason_in(request.POST),
         "wrong": wrong,
         "wrong_at": field_of(wrong),
-        "curl": curl.delete(request, f"{API}/{outbox.pk}", {}),
+        "curl": api_calls_as_curl.delete(request, f"{API}/{outbox.pk}", {}),
     }
     status = status_of(wrong) if wrong else 200
     return render(request, "outboxes/remove.html", context, status=status)
@@ -298,7 +300,9 @@ def _render_question(
         "reason": reason_in(request.POST),
         "wrong": wrong,
         "wrong_at": field_of(wrong),
-        "curl": curl.post(request, f"{API}/{outbox.pk}/rows/{row_id}/{act}", {}),
+        "curl": api_calls_as_curl.post(
+            request, f"{API}/{outbox.pk}/rows/{row_id}/{act}", {}
+        ),
     }
     status = status_of(wrong) if wrong else 200
     return render(

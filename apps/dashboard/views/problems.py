@@ -10,7 +10,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from apps.core import clock
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.list_params import ListParams, Origin, ProblemPageParams
-from apps.dashboard.presentation import curl
+from apps.dashboard.presentation import api_calls_as_curl
 from apps.dashboard.selectors import problems
 from apps.poison import message_contents
 from apps.team.rights import Scope
@@ -27,7 +27,7 @@ def index(request: SignedIn) -> HttpResponse:
         "total": problem_list.total,
         "origin": Origin.in_list(params),
         "sorts": [(value, label) for value, (_, label) in problems.SORTS.items()],
-        "curl": curl.get(request, "/api/v1/problems", q=str(params.query)),
+        "curl": api_calls_as_curl.get(request, "/api/v1/problems", q=str(params.query)),
     }
     live = "problems/_problems_table.html"
     return show(request, "problems/list.html", context, live=live, status=params.status)
@@ -48,7 +48,7 @@ def detail(request: SignedIn, problem_id: int) -> HttpResponse:
         "detail": problem_detail,
         "list": problem_detail.messages,
         "total": problem_detail.messages.total,
-        "curl": curl.get(
+        "curl": api_calls_as_curl.get(
             request, "/api/v1/poisons", q=str(problem_detail.messages.query)
         ),
     }

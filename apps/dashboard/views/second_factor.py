@@ -23,7 +23,7 @@ from apps.team import (
     second_factor,
     second_factor_session,
     sign_in_attempts,
-    single_sign_on,
+    single_sign_on_accounts,
 )
 from apps.team.sign_in_attempts import SignInAttempt
 from apps.team.sign_in_errors import TooManySignIns
@@ -144,7 +144,7 @@ def _factor(request: SignedIn) -> dict[str, object]:
     if sign_in_attempts.is_by_provider(request):
         return {
             "is_by_provider": True,
-            "provider": single_sign_on.provider_settings().name,
+            "provider": single_sign_on_accounts.provider_settings().name,
         }
     if second_factor.is_set(user):
         return {"is_set": True, "codes_left": second_factor.recovery_codes_left(user)}

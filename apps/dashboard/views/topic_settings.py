@@ -22,7 +22,7 @@ from apps.dashboard.forms.topic_policies_and_lane_mode import (
     PoliciesForm,
     dead_letter_queue_of,
 )
-from apps.dashboard.presentation import curl
+from apps.dashboard.presentation import api_calls_as_curl
 from apps.dashboard.selectors import stored_dead_letter_samples, topics
 from apps.team.rights import Scope
 
@@ -128,7 +128,7 @@ def _mode(
         "form": form,
         "wrong": wrong,
         "wrong_at": field_of(wrong),
-        "curl": curl.patch(request, API, dict(body)),
+        "curl": api_calls_as_curl.patch(request, API, dict(body)),
     }
     status = status_of(wrong) if wrong else 200
     return render(request, "topics/lane_mode_confirmation.html", context, status=status)
@@ -150,7 +150,9 @@ def _policies(
         "pastes": takes_host_json(topic),
         "wrong": wrong,
         "wrong_at": field_of(wrong),
-        "curl": curl.patch(request, API, {"name": topic.name, "owner": topic.owner}),
+        "curl": api_calls_as_curl.patch(
+            request, API, {"name": topic.name, "owner": topic.owner}
+        ),
     }
     status = status_of(wrong) if wrong else 200
     return render(request, "topics/topic_settings_form.html", context, status=status)

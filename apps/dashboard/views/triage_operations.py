@@ -23,7 +23,7 @@ from apps.dashboard.forms import triage_operation
 from apps.dashboard.forms.operation_control import shown_limits
 from apps.dashboard.forms.triage_operation import DecisionForm
 from apps.dashboard.keyset_pagination import ListCursor
-from apps.dashboard.presentation import curl
+from apps.dashboard.presentation import api_calls_as_curl
 from apps.dashboard.selectors import (
     operation_previews,
     operation_progress,
@@ -35,8 +35,8 @@ from apps.team.rights import Scope
 from apps.triage import operation_enqueueing
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
+from apps.triage.operation_states import Verb
 from apps.triage.services.previews import Route, SendLimits
-from apps.triage.states import Verb
 
 TABS = (
     (Tab.ALL, "All"),
@@ -59,7 +59,7 @@ def index(request: SignedIn) -> HttpResponse:
         "tabs": TABS,
         "tab": tab,
         "text": text,
-        "curl": curl.get(request, "/api/v1/operations"),
+        "curl": api_calls_as_curl.get(request, "/api/v1/operations"),
     }
     return show(
         request,
@@ -144,7 +144,7 @@ def detail(request: SignedIn, operation_id: int) -> HttpResponse:
     context = {
         "progress": progress,
         "operation": progress.operation,
-        "curl": curl.get(request, f"/api/v1/operations/{operation_id}"),
+        "curl": api_calls_as_curl.get(request, f"/api/v1/operations/{operation_id}"),
     }
     live = "operations/_live_progress.html"
     return show(request, "operations/detail.html", context, live=live)
@@ -272,7 +272,9 @@ def _preview(
         "route": _posted_route(request) if wrong else Route.of(detail.operation),
         "limits": shown_limits(request.POST if wrong else None, detail.operation),
         "back": triage_operation.back_url(request),
-        "curl": curl.post(request, "/api/v1/operations/preview", detail.api_body),
+        "curl": api_calls_as_curl.post(
+            request, "/api/v1/operations/preview", detail.api_body
+        ),
     }
     live = "operations/_live_preview.html"
     return show(request, "operations/preview.html", context, live=live, status=status)

@@ -23,9 +23,9 @@ from apps.outbox.models import (
     OutboxActivity,
 )
 from apps.outbox.outbox_fields import URL_LIMIT
-from apps.outbox.outbox_settings import OutboxSettings
+from apps.outbox.outbox_settings_dataclass import OutboxSettings
 from apps.outbox.producer_database_url import ProducerDatabase
-from apps.outbox.shared_tables import TableOwners
+from apps.outbox.table_of_another_outbox import TableOwners
 from apps.team.rights import Principal, Scope
 
 TOPIC_PREFIX = "outbox/"

@@ -21,7 +21,7 @@ from apps.outbox.models import Outbox, OutboxActivity, SetAsideRow
 from apps.outbox.producer_rows import Quarantine
 from apps.outbox.sweeper_and_row_states import FINAL, AsideState
 from apps.poison.models import Hold, Poison, Redrive
-from apps.poison.services import decisions
+from apps.poison.services import drop_restore_and_give_back
 from apps.poison.services.locking import lock
 from apps.poison.states import PoisonState, RedriveOutcome
 from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantinedRow
@@ -105,12 +105,14 @@ def note(*, outbox: Outbox, rows: Sequence[CapturedRow], now: datetime) -> None:
         noted = cursor.fetchall()
     unsent = (AsideState.QUARANTINED, AsideState.DROPPED)
     again = [poison for _, poison, state in noted if state in unsent]
-    decisions.take_back(poisons=again, source=outbox.topic.name, now=now)
+    drop_restore_and_give_back.take_back(
+        poisons=again, source=outbox.topic.name, now=now
+    )
     for row_id, poison, state in noted:
         if state == AsideState.RELEASED:
             _give_back(outbox, row_id, poison, now=now)
         elif state == AsideState.DROPPED:
-            decisions.drop(poisons=[poison], now=now)
+            drop_restore_and_give_back.drop(poisons=[poison], now=now)
     note_flood(outbox_id=outbox.pk, now=now)
 
 
@@ -134,7 +136,7 @@ def decide(
         if state is AsideState.RELEASED:
             _give_back(outbox, row_id, row.poison_id, now=now)
         else:
-            decisions.drop(poisons=[row.poison_id], now=now)
+            drop_restore_and_give_back.drop(poisons=[row.poison_id], now=now)
     SetAsideRow.objects.update_or_create(
         outbox=outbox,
         row_id=row_id,
@@ -335,7 +337,9 @@ def _refuse_unless_open(row_id: int, poison: int) -> None:
 def _give_back(outbox: Outbox, row_id: int, poison: int, *, now: datetime) -> None:
     detail = f"row {row_id} is sent by the outbox {outbox.name}"
     source = outbox.topic.name
-    decisions.give_back(poisons=[poison], source=source, detail=detail, now=now)
+    drop_restore_and_give_back.give_back(
+        poisons=[poison], source=source, detail=detail, now=now
+    )
 
 
 def _columns(outbox: Outbox, rows: Sequence[CapturedRow]) -> Mapping[str, Any]:

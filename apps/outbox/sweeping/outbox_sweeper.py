@@ -20,9 +20,9 @@ from apps.outbox.producer_database_url import ProducerDatabase, search_path_to
 from apps.outbox.services import sweeper_activity
 from apps.outbox.services.sweeper_activity import NewErrors, SweeperNote
 from apps.outbox.sweeper_and_row_states import SweeperState
+from apps.outbox.sweeping.broker_backlog_throttle import TopicBacklogWatch
 from apps.outbox.sweeping.broker_publishing import BrokerPublishing
 from apps.outbox.sweeping.quarantine_capture import capture_quarantined
-from apps.outbox.sweeping.topic_backlog_watch import TopicBacklogWatch
 from poisonguard.errors import Away
 from poisonguard.locks.postgres import PostgresLocks
 from poisonguard.outbox.message import OutboxMessage

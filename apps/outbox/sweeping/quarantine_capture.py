@@ -16,7 +16,7 @@ from apps.outbox.services import quarantined_rows_and_messages
 from apps.outbox.services.quarantined_rows_and_messages import CapturedRow
 from apps.team.rights import Principal
 from poisonguard.contract import FailureReport
-from poisonguard.outbox.sweeping.poisonweb_reports import failure_of
+from poisonguard.outbox.sweeping.quarantined_rows_as_failure_reports import failure_of
 from poisonguard.outbox.sweeping.row_quarantine_and_report import (
     QuarantinedRow,
     ReportAnswer,

@@ -4,7 +4,7 @@ import django.contrib.postgres.fields
 import django.db.models.deletion
 from django.db import migrations, models
 
-import apps.core.fields
+import apps.core.postgres_transaction_fields
 
 
 class Migration(migrations.Migration):
@@ -48,8 +48,8 @@ class Migration(migrations.Migration):
                 ("captured_at", models.DateTimeField()),
                 (
                     "captured_xid",
-                    apps.core.fields.TransactionIdField(
-                        db_default=apps.core.fields.CurrentTransaction()
+                    apps.core.postgres_transaction_fields.TransactionIdField(
+                        db_default=apps.core.postgres_transaction_fields.CurrentTransaction()
                     ),
                 ),
                 ("sent_at", models.DateTimeField(null=True)),

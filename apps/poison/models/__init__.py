@@ -13,7 +13,6 @@ from apps.poison.models.counts import (
     PoisonCountChange,
     PoisonCountCheck,
 )
-from apps.poison.models.item_windows_and_holds import Hold, ItemWindow
 from apps.poison.models.messages import (
     Alias,
     Body,
@@ -22,6 +21,7 @@ from apps.poison.models.messages import (
     Poison,
     Problem,
 )
+from apps.poison.models.operation_progress_and_message_holds import Hold, ItemWindow
 from apps.poison.models.redrives import Redrive
 from apps.poison.models.skips import (
     Skip,

@@ -13,8 +13,8 @@ from django.db import models
 from django.db.models import F, Q
 
 from apps.brokers.models import Topic
-from apps.core.content_ids import unraw
-from apps.core.fields import CurrentTransaction, TransactionIdField
+from apps.core.hashed_ids import unraw
+from apps.core.postgres_transaction_fields import CurrentTransaction, TransactionIdField
 from apps.core.text_cleaning import storable
 from apps.poison.querysets import BodyQuerySet, PoisonQuerySet, ProblemQuerySet
 from apps.poison.states import (

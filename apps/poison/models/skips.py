@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import F, Func, Q
 
 from apps.brokers.models import Topic
-from apps.core.content_ids import unraw
+from apps.core.hashed_ids import unraw
 from apps.core.text_cleaning import storable
 from apps.poison.models.messages import Poison
 from apps.poison.querysets import SkipQuerySet, WaitingSkipQuerySet

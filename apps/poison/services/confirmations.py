@@ -12,9 +12,9 @@ from django.db import connection, transaction
 
 from apps.poison import redrive_signatures as token
 from apps.poison.models import Redrive
-from apps.poison.services import operation_window_counts, sends
+from apps.poison.services import operation_item_window_counts, sends
 from apps.poison.services.locking import lock
-from apps.poison.services.operation_window_counts import Change
+from apps.poison.services.operation_item_window_counts import Change
 from apps.poison.services.sends import UnrecordedSend
 from apps.poison.states import (
     IN_FLIGHT,
@@ -171,5 +171,5 @@ def _confirm(
         Change(operation, item, before_it, RedriveOutcome.CONFIRMED.value)
         for _, operation, item, before_it in rows
     ]
-    operation_window_counts.count([*changes, *confirmed])
+    operation_item_window_counts.count([*changes, *confirmed])
     return {redrive for redrive, *_ in rows}

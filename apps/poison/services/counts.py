@@ -17,8 +17,8 @@ from django.db import connection, transaction
 from apps.core import advisory_locks
 from apps.core.text_cleaning import storable
 from apps.poison.models import PoisonCount, PoisonCountChange, PoisonCountCheck
-from apps.poison.services import failure_counts
-from apps.poison.services.failure_counts import WrongFailureCount
+from apps.poison.services import failure_count_gathering
+from apps.poison.services.failure_count_gathering import WrongFailureCount
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def check(*, now: datetime) -> list[WrongCount | WrongFailureCount] | None:
             # Last, because no change of failures is gathered until the end.
             wrong: list[WrongCount | WrongFailureCount] = [
                 *wrong_poisons,
-                *failure_counts.mend(now=now),
+                *failure_count_gathering.mend(now=now),
             ]
             result: dict[str, Any] = {
                 "checked_at": now,

@@ -17,9 +17,9 @@ from django.db import connection
 
 from apps.core.arrays import array, bytes_array, text_array
 from apps.poison.redrive_ids import RedriveKey, pack, unpack
-from apps.poison.services import operation_window_counts
+from apps.poison.services import operation_item_window_counts
 from apps.poison.services.locking import lock
-from apps.poison.services.operation_window_counts import Change
+from apps.poison.services.operation_item_window_counts import Change
 from apps.poison.states import IN_FLIGHT, RedriveOutcome
 
 # A topic, and the digest of a message's body.
@@ -386,7 +386,7 @@ def record_unknown(
             _COUNT_ONLY,
             {"poisons": [poison for poison, _ in keys], "ns": [n for _, n in keys]},
         )
-    operation_window_counts.count(
+    operation_item_window_counts.count(
         Change(operation, item, RedriveOutcome.SENDING.value, "unknown")
         for item in unknown
     )

@@ -27,7 +27,6 @@ from apps.core import clock
 from apps.core.errors import Unavailable
 from apps.redelivery.endpoint_and_delivery_choices import CallMode
 from apps.redelivery.gateway import delivery_store
-from apps.redelivery.gateway.batched_writes import BatchedWrites
 from apps.redelivery.gateway.call_rate_limits import CallRateLimits
 from apps.redelivery.gateway.caller_connections import (
     AsgiReceive,
@@ -55,10 +54,11 @@ from apps.redelivery.gateway.key_and_endpoint_cache import (
 from apps.redelivery.gateway.refusals import GatewayRefusal, busy
 from apps.redelivery.gateway.request_checks import EndpointCall, check_head, with_body
 from apps.redelivery.gateway.soap_envelopes import declared_version
+from apps.redelivery.gateway.success_counts_and_sender_notices import BatchedWrites
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.http_caller import HttpCaller
 from apps.redelivery.outbound.request_and_answer_headers import OWN_PREFIX
-from apps.team import refused_keys
+from apps.team import refused_api_key_audit
 from apps.team.rights import Scope
 
 PREFIX = b"/gateway/"
@@ -306,7 +306,10 @@ class GatewayApplication:
 
     async def _note(self, secret: str, address: str) -> None:
         note = partial(
-            refused_keys.note_refusal, secret=secret, address=address, now=clock.now()
+            refused_api_key_audit.note_refusal,
+            secret=secret,
+            address=address,
+            now=clock.now(),
         )
         try:
             await self._upkeep.run(note)

@@ -13,7 +13,7 @@ from django.db import IntegrityError, InterfaceError, OperationalError, connecti
 from apps.core import clock
 from apps.core.errors import Unavailable
 from apps.core.postgres_connections import session_ends_as_absence
-from apps.core.postgres_errors import refuses_value
+from apps.core.values_refused_by_postgres import refuses_value
 from apps.redelivery.call_and_delivery_dataclasses import CallResult, NewDelivery
 from apps.redelivery.endpoint_and_delivery_choices import UNFINISHED
 from apps.redelivery.gateway.database_threads import DatabaseAway

@@ -26,9 +26,8 @@ from apps.redelivery.call_and_delivery_dataclasses import (
     FirstTry,
 )
 from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome
-from apps.redelivery.endpoint_settings import is_failure
+from apps.redelivery.endpoint_settings_dataclass import is_failure
 from apps.redelivery.gateway import delivery_store
-from apps.redelivery.gateway.batched_writes import BatchedWrites
 from apps.redelivery.gateway.caller_connections import CallerConnection
 from apps.redelivery.gateway.database_threads import (
     DatabaseAway,
@@ -42,6 +41,7 @@ from apps.redelivery.gateway.delivery_answers import (
 from apps.redelivery.gateway.delivery_store import PerhapsStored, StoredDelivery
 from apps.redelivery.gateway.key_and_endpoint_cache import CachedBreaker
 from apps.redelivery.gateway.request_checks import EndpointCall
+from apps.redelivery.gateway.success_counts_and_sender_notices import BatchedWrites
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.errors import OutcomeUnknown, RequestNotSent
 from apps.redelivery.outbound.http_caller import EndpointAnswer, HttpCaller

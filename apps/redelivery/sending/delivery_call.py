@@ -18,7 +18,7 @@ from apps.redelivery.call_and_delivery_dataclasses import (
     ClaimedDelivery,
 )
 from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome
-from apps.redelivery.endpoint_settings import is_failure
+from apps.redelivery.endpoint_settings_dataclass import is_failure
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.errors import LateAnswer, OutcomeUnknown, RequestNotSent
 from apps.redelivery.outbound.http_caller import (

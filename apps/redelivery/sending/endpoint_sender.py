@@ -14,11 +14,11 @@ from typing import TypeVar
 
 from apps.core import back_off
 from apps.redelivery.models import Endpoint
+from apps.redelivery.sending.calls_and_claims_ahead import CallsUnderWay, size_of
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY
-from apps.redelivery.sending.ended_deliveries_to_topic import TopicForwarding
-from apps.redelivery.sending.endpoint_calls import CallsUnderWay, size_of
 from apps.redelivery.sending.result_recorder import ResultRecorder
 from apps.redelivery.sending.shared_sender_resources import SharedSenderResources
+from apps.redelivery.sending.unsuccessful_delivery_forwarding import TopicForwarding
 from apps.redelivery.services import attempt_results, delivery_claims
 from apps.redelivery.services.delivery_claims import EndpointTaken
 from apps.redelivery.services.pending_sender_work import PendingWork

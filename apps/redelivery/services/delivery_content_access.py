@@ -21,8 +21,8 @@ from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.redelivery.models import Attempt, Delivery
 from apps.redelivery.services.delivery_endings import headers_of
 from apps.team.rights import Principal, Scope
+from apps.triage.operation_states import ItemKindName
 from apps.triage.services.message_audit_filter import operations_on
-from apps.triage.states import ItemKindName
 from poisonguard.contract import uuid_of
 
 SHOWN_BYTES = 64 * 1024

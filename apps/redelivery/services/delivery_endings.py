@@ -16,7 +16,7 @@ from django.db.models import F, Q
 from apps.brokers.adapter_contract import Header
 from apps.capture.intake import services as capture
 from apps.capture.intake.occurrence import from_report
-from apps.core import content_ids
+from apps.core import hashed_ids
 from apps.core.text_cleaning import readable
 from apps.poison.services import confirmations
 from apps.redelivery.call_and_delivery_dataclasses import CallResult, NewDelivery
@@ -34,7 +34,7 @@ from apps.redelivery.request_message_headers import (
     PATH,
     REDRIVE,
 )
-from apps.redelivery.services.delivery_rows import insert
+from apps.redelivery.services.delivery_row_inserts import insert
 from poisonguard.contract import Cause, FailureReport, Raised
 
 log = logging.getLogger(__name__)
@@ -205,7 +205,7 @@ def _report(
     token = _value_of(REDRIVE, headers)
     content_type = _value_of(b"content-type", headers)
     return FailureReport(
-        report_id=content_ids.report_id(queue="delivery", bookmark=str(delivery.pk)),
+        report_id=hashed_ids.report_id(queue="delivery", bookmark=str(delivery.pk)),
         topic=endpoint.topic.name,
         consumer_group="",
         client_name=_NAME,

@@ -19,7 +19,7 @@ from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.brokers.topic_policies import ENDPOINT_TOPICS
 from apps.core import advisory_locks
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
-from apps.redelivery.endpoint_settings import EndpointSettings
+from apps.redelivery.endpoint_settings_dataclass import EndpointSettings
 from apps.redelivery.models import Endpoint, EndpointActivity
 from apps.redelivery.models.endpoints import ENDPOINT_NAME_LIMIT
 from apps.redelivery.outbound.address_rules import check_target

@@ -9,10 +9,10 @@ from django.db import connection
 
 from apps.redelivery.delivery_ids import first_id_at
 from apps.redelivery.models import CallCount
-from apps.reports import delivery_retention
+from apps.reports import delivery_retention_days
 
 COUNT_DAYS = timedelta(days=400)
-SHORTEST_RETENTION = timedelta(days=delivery_retention.LEAST_DAYS)
+SHORTEST_RETENTION = timedelta(days=delivery_retention_days.LEAST_DAYS)
 AT_ONCE = 1_000
 
 # Ids are in the order of acceptance, so the oldest are found without another index.
@@ -23,7 +23,7 @@ WITH old AS MATERIALIZED (
     JOIN brokers_topic topic ON topic.id = endpoint.topic_id
     WHERE delivery.id < %(end)s
       AND delivery.finished_at < %(now)s::timestamptz
-          - make_interval(days => {delivery_retention.DAYS})
+          - make_interval(days => {delivery_retention_days.DAYS})
     ORDER BY delivery.id LIMIT %(most)s
     FOR UPDATE OF delivery SKIP LOCKED
 ), bodies AS (

@@ -12,7 +12,7 @@ from apps.redelivery.call_and_delivery_dataclasses import FirstTry, NewDelivery
 from apps.redelivery.due_notices import notify_due
 from apps.redelivery.models import Delivery, Endpoint
 from apps.redelivery.services import attempt_results, call_counts, circuit_breaker
-from apps.redelivery.services.delivery_rows import insert, insert_all
+from apps.redelivery.services.delivery_row_inserts import insert, insert_all
 
 
 def accept(*, endpoint: Endpoint, new: NewDelivery, now: datetime) -> Delivery | None:

@@ -12,7 +12,10 @@ from typing import NamedTuple
 from django.conf import settings
 
 from apps.brokers.models import Topic
-from apps.capture.intake.request_messages import RequestMessage, RequestRefusal
+from apps.capture.intake.requests_from_messages import (
+    RequestMessage,
+    RequestRefusal,
+)
 from apps.core.errors import Invalid
 from apps.core.wildcard_patterns import matches
 from apps.poison.services import confirmations
@@ -23,7 +26,7 @@ from apps.redelivery.gateway.refusals import GatewayRefusal
 from apps.redelivery.gateway.request_checks import check_head, with_body
 from apps.redelivery.models import Endpoint
 from apps.redelivery.request_message_headers import REDRIVE
-from apps.redelivery.services.delivery_rows import insert_all
+from apps.redelivery.services.delivery_row_inserts import insert_all
 from apps.redelivery.services.endpoints import is_endpoint_name
 from apps.redelivery.topic_requests import request_envelopes
 from apps.redelivery.topic_requests.request_envelopes import RequestEnvelope

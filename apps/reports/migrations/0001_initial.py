@@ -9,7 +9,7 @@ from __future__ import annotations
 import django.db.models.deletion
 from django.db import migrations, models
 
-import apps.core.fields
+import apps.core.postgres_transaction_fields
 
 # Of two unfinished runs no day is the same. Dates overlap as ranges, which needs no
 # extension.
@@ -75,7 +75,10 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("started_at", models.DateTimeField(null=True)),
-                ("snapshot", apps.core.fields.SnapshotField(null=True)),
+                (
+                    "snapshot",
+                    apps.core.postgres_transaction_fields.SnapshotField(null=True),
+                ),
                 ("as_of", models.DateTimeField(null=True)),
                 ("finished_at", models.DateTimeField(null=True)),
                 ("rows_in", models.BigIntegerField(default=0)),

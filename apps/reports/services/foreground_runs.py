@@ -16,9 +16,9 @@ from apps.core import advisory_locks
 from apps.core.actor import Actor
 from apps.reports.errors import RunInTheWay
 from apps.reports.models import Run
+from apps.reports.report_run_states import FINISHED, RunState
 from apps.reports.services import report_requests, report_run_execution
 from apps.reports.services.report_run_execution import LOCK, Clock
-from apps.reports.states import FINISHED, RunState
 
 POLL_SECONDS = 1.0
 

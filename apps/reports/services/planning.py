@@ -17,12 +17,12 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from django.db import connection
 
-from apps.reports import delivery_retention
+from apps.reports import delivery_retention_days
 from apps.reports.errors import RunInTheWay
 from apps.reports.models import Day, Run
 from apps.reports.querysets import RunQuerySet
+from apps.reports.report_run_states import RunState
 from apps.reports.services.report_requests import NIGHTLY, ONE_DAY, newest_over, queue
-from apps.reports.states import RunState
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ WITH fact AS (
     FROM redelivery_delivery WHERE finished_at >= %(from)s AND finished_at < %(until)s
 ), counted AS (
     SELECT fact.day, topic.id AS topic_id, sum(calls) AS calls, sum(ended) AS ended,
-           %(now)s > (fact.day + {delivery_retention.DAYS})::timestamp
+           %(now)s > (fact.day + {delivery_retention_days.DAYS})::timestamp
                      AT TIME ZONE 'UTC' AS is_partial
     FROM fact JOIN redelivery_endpoint endpoint ON endpoint.id = fact.endpoint_id
     JOIN brokers_topic topic ON topic.id = endpoint.topic_id

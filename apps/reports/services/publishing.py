@@ -10,10 +10,10 @@ from typing import Any
 from django.db import connection, models, transaction
 
 from apps.core.shared_postgres_snapshot import Snapshot
-from apps.reports import delivery_retention
+from apps.reports import delivery_retention_days
 from apps.reports.errors import TakenOver
 from apps.reports.models import Day, EndpointDay, ProblemDay, Rate, Run
-from apps.reports.states import RunState
+from apps.reports.report_run_states import RunState
 
 STAGED = ("reports_staged_rate", "reports_staged_problem", "reports_staged_endpoint")
 # Those whose rows name a topic.
@@ -65,7 +65,7 @@ _ENDPOINTS = f"""
 INSERT INTO reports_endpoint_day
     (day_id, topic_id, is_partial, {_shared_columns(EndpointDay)})
 SELECT day, topic.id,
-       run.as_of > (day + {delivery_retention.DAYS})::timestamp AT TIME ZONE 'UTC',
+       run.as_of > (day + {delivery_retention_days.DAYS})::timestamp AT TIME ZONE 'UTC',
        {_shared_columns(EndpointDay)}
 FROM reports_staged_endpoint staged
 JOIN brokers_topic topic ON topic.name = staged.topic

@@ -27,8 +27,8 @@ from apps.core.text_cleaning import storable
 from apps.reports import spark_job_process
 from apps.reports.errors import RunFailed, TakenOver
 from apps.reports.models import Run
+from apps.reports.report_run_states import RunState
 from apps.reports.services import publishing, staged_data_checks
-from apps.reports.states import RunState
 
 log = logging.getLogger(__name__)
 

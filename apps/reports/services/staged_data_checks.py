@@ -157,7 +157,7 @@ _KINDS = {"failures": "failures", "sdk": "counters", "broker": "counters"}
 
 
 def _count_by_kind(facts: list[tuple[Any, ...]]) -> dict[str, int]:
-    """Count a report's facts of each kind: failures, counters and decisions."""
+    """Count facts read from Postgres's own tables, to compare with the staged."""
     counts = dict.fromkeys(("failures", "counters", "decisions"), 0)
     for _, kind, number, *_rest in facts:
         counts[_KINDS.get(kind, "decisions")] += number

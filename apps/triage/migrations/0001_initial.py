@@ -6,7 +6,7 @@ import django.contrib.postgres.fields
 import django.db.models.deletion
 from django.db import migrations, models
 
-import apps.core.fields
+import apps.core.postgres_transaction_fields
 
 
 class Migration(migrations.Migration):
@@ -56,8 +56,8 @@ class Migration(migrations.Migration):
                 ("reason", models.TextField(default="")),
                 (
                     "as_of",
-                    apps.core.fields.SnapshotField(
-                        db_default=apps.core.fields.CurrentSnapshot()
+                    apps.core.postgres_transaction_fields.SnapshotField(
+                        db_default=apps.core.postgres_transaction_fields.CurrentSnapshot()
                     ),
                 ),
                 (

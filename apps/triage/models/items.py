@@ -12,7 +12,7 @@ from django.db.models import Q
 
 from apps.poison.models import Poison
 from apps.triage.models.operations import Operation
-from apps.triage.querysets import ItemQuerySet
+from apps.triage.operation_querysets import ItemQuerySet
 
 
 class Item(models.Model):

@@ -12,10 +12,10 @@ from django.db import models
 from django.db.models import Q
 
 from apps.brokers.models import Topic
-from apps.core.fields import CurrentSnapshot, SnapshotField
+from apps.core.postgres_transaction_fields import CurrentSnapshot, SnapshotField
 from apps.poison.models import Redrive
-from apps.triage.querysets import OperationQuerySet
-from apps.triage.states import (
+from apps.triage.operation_querysets import OperationQuerySet
+from apps.triage.operation_states import (
     ACTIVE,
     CONFIRMED,
     FINISHED,

@@ -21,16 +21,20 @@ from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.core.queryset_sql import pipelined, read_by_index
 from apps.poison.models import ItemWindow
 from apps.poison.querysets import WindowQuerySet
-from apps.poison.services import operation_window_counts, sends
-from apps.poison.services.operation_window_counts import Change
+from apps.poison.services import operation_item_window_counts, sends
+from apps.poison.services.operation_item_window_counts import Change
 from apps.poison.services.sends import Send
 from apps.poison.states import RedriveOutcome, WindowState
 from apps.triage.item_kinds import DatabaseAct, kind_of
 from apps.triage.models import Operation, SkippedItem
-from apps.triage.services import redrive_messages
+from apps.triage.operation_states import ItemState
+from apps.triage.services import redrive_message_building
 from apps.triage.services.fencing import Orders, fence
-from apps.triage.services.redrive_messages import OutboundMessage, ReadItems, to_send
-from apps.triage.states import ItemState
+from apps.triage.services.redrive_message_building import (
+    OutboundMessage,
+    ReadItems,
+    to_send,
+)
 
 
 class Windows:
@@ -97,7 +101,7 @@ class Windows:
         keys = self._next_keys(window.first, end, most=min(most, act.most))
         reasons = act.act(keys, now=now)
         self._skip(reasons)
-        operation_window_counts.count_in_window(
+        operation_item_window_counts.count_in_window(
             (self.operation.pk, window.first),
             [
                 Change(
@@ -162,7 +166,7 @@ class Windows:
 
         There may be none.
         """
-        return redrive_messages.read(
+        return redrive_message_building.read(
             operation=self.operation.pk,
             first=after,
             size=self.operation.window_size,
@@ -201,7 +205,7 @@ class Windows:
         orders = self._fence()
         recorded, unsent = list[Send](), list[OutboundMessage]()
         for message, outcome in zip(messages, outcomes, strict=True):
-            if redrive_messages.is_unsent(message, outcome):
+            if redrive_message_building.is_unsent(message, outcome):
                 unsent.append(message)
             else:
                 recorded.append(
@@ -220,7 +224,9 @@ class Windows:
             for item in waiting
         ]
         first = self._first_of(messages[0].item)
-        operation_window_counts.count_in_window((self.operation.pk, first), changes)
+        operation_item_window_counts.count_in_window(
+            (self.operation.pk, first), changes
+        )
         # Not those that their consumer has answered although the broker has not.
         unknown = [c.item for c in changes if c.after == RedriveOutcome.UNKNOWN]
         held_items = {*waiting, *unknown}
@@ -260,7 +266,7 @@ class Windows:
                 for number, state in items.decided.items()
             }
         )
-        operation_window_counts.count(
+        operation_item_window_counts.count(
             Change(self.operation.pk, number, "", "skipped") for number in items.decided
         )
         undue = [*items.answered, *items.decided]

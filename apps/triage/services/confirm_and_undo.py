@@ -17,13 +17,7 @@ from apps.team.rights import Principal, Scope
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.item_kinds import kind_of
 from apps.triage.models import Operation
-from apps.triage.progress import counts_of
-from apps.triage.services import operation_redirects, previews
-from apps.triage.services.audit_details import audit_detail, single_item_detail
-from apps.triage.services.earlier_layout import convert_preview, require_converted
-from apps.triage.services.item_holds_and_decisions import judge
-from apps.triage.services.previews import Route, SelectionRequest, SendLimits
-from apps.triage.states import (
+from apps.triage.operation_states import (
     CONFIRMED,
     EXPLAINED,
     LAYOUTS,
@@ -31,6 +25,18 @@ from apps.triage.states import (
     OperationState,
     Verb,
 )
+from apps.triage.progress import counts_of
+from apps.triage.services import operation_redirects, previews
+from apps.triage.services.earlier_layout_conversion import (
+    convert_preview,
+    require_converted,
+)
+from apps.triage.services.item_holds_and_decisions import judge
+from apps.triage.services.operation_audit_details import (
+    audit_detail,
+    single_item_detail,
+)
+from apps.triage.services.previews import Route, SelectionRequest, SendLimits
 
 MOST_REASONS = 5
 MOST_LOOKED_AT = 1_000

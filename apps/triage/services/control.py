@@ -15,9 +15,9 @@ from apps.audit.services import Action, clean_reason
 from apps.core.errors import Absent, Refused
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
-from apps.triage.services.earlier_layout import require_converted
+from apps.triage.operation_states import FINISHED, OperationState
+from apps.triage.services.earlier_layout_conversion import require_converted
 from apps.triage.services.pacing import require_rate
-from apps.triage.states import FINISHED, OperationState
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from django.db import connection
 
 from apps.triage.errors import LockLost
-from apps.triage.states import OperationState
+from apps.triage.operation_states import OperationState
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from apps.core.queryset_sql import read_by_index
 from apps.poison.states import silent_before
 from apps.triage.item_kinds import kind_of
 from apps.triage.models import Operation
-from apps.triage.services.dead_letter_queue_of_give_back import queue_to_give_back_to
+from apps.triage.operation_states import Verb
 from apps.triage.services.fencing import fence
-from apps.triage.states import Verb
+from apps.triage.services.give_back_target_queue import queue_to_give_back_to
 
 # Windows of a transaction.
 AT_ONCE = 10

@@ -10,7 +10,7 @@ from django.db import connection
 from apps.audit.filters import MOST_DECISIONS, TrailFilter
 from apps.core.errors import Invalid
 from apps.triage.item_kinds import ItemKey, ItemKind, kind_named, kind_of_subject
-from apps.triage.states import ItemKindName
+from apps.triage.operation_states import ItemKindName
 
 
 def parse(params: Mapping[str, str]) -> TrailFilter:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from apps.brokers.models import Topic
-from apps.brokers.querysets import TopicQuerySet
+from apps.brokers.topic_querysets import TopicQuerySet
 from apps.triage.models import Operation, Redirect
-from apps.triage.states import Verb
+from apps.triage.operation_states import Verb
 
 
 def store(operation: Operation) -> None:

@@ -13,7 +13,7 @@ from apps.poison.models import Redrive
 from apps.poison.states import RedriveOutcome
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
-from apps.triage.services.redrive_messages import OutboundMessage, outcome_of
+from apps.triage.services.redrive_message_building import OutboundMessage, outcome_of
 
 KEPT_BACK = adapter_contract.PublishOutcome(
     kind=adapter_contract.OutcomeKind.REFUSED,

@@ -18,7 +18,10 @@ from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.poison.states import DISPLAY_STATES, PoisonState
 from apps.triage.models import Item, Operation
 from apps.triage.preview_breakdown import MOST_TOPICS, ItemBreakdown, Largest, Shares
-from apps.triage.services import headers_left_out_by_redrives, misrouted_message_count
+from apps.triage.services import (
+    redrive_to_other_queue_count,
+    reserved_header_counts_for_preview,
+)
 
 AT_ONCE = 20_000
 # Headers are in the bodies, which are much to read: so long for all items.
@@ -100,7 +103,7 @@ class _Counting:
             "operation": self.operation.pk,
             "first": first,
             "end": end,
-            "most": misrouted_message_count.MOST_READ - len(self.first),
+            "most": redrive_to_other_queue_count.MOST_READ - len(self.first),
         }
         with connection.cursor() as cursor:
             read_by_index()
@@ -131,7 +134,7 @@ class _Counting:
             return
 
         def count_some() -> Counter[str]:
-            return headers_left_out_by_redrives.count_left_out(
+            return reserved_header_counts_for_preview.count_left_out(
                 self.operation, topics=topics, first=first, end=end
             )
 

@@ -29,12 +29,7 @@ from apps.poison.states import silent_before
 from apps.team.rights import Principal, Scope
 from apps.triage.item_kinds import kind_named, kind_of
 from apps.triage.models import Item, Operation
-from apps.triage.preview_breakdown import ItemBreakdown, Largest, Shares
-from apps.triage.ramps import Ramp
-from apps.triage.services import misrouted_message_count, operation_redirects
-from apps.triage.services.earlier_layout import require_converted
-from apps.triage.services.pacing import require_rate
-from apps.triage.states import (
+from apps.triage.operation_states import (
     LAYOUT_OF,
     PACED,
     SENDS,
@@ -42,6 +37,11 @@ from apps.triage.states import (
     ItemKindName,
     Verb,
 )
+from apps.triage.preview_breakdown import ItemBreakdown, Largest, Shares
+from apps.triage.ramps import Ramp
+from apps.triage.services import operation_redirects, redrive_to_other_queue_count
+from apps.triage.services.earlier_layout_conversion import require_converted
+from apps.triage.services.pacing import require_rate
 
 PREVIEW_LIVES = timedelta(minutes=15)
 # A worker takes the items of a larger selection; Confirm waits for it.
@@ -300,7 +300,9 @@ def summarize(*, operation: Operation) -> PreviewSummary:
         sample=tuple(samples[pk] for pk in breakdown.samples if pk in samples),
         newer=newer,
         redirects=operation_redirects.names_of(operation),
-        elsewhere=misrouted_message_count.count_elsewhere(operation, breakdown.first),
+        elsewhere=redrive_to_other_queue_count.count_elsewhere(
+            operation, breakdown.first
+        ),
     )
 
 

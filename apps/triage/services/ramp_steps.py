@@ -10,10 +10,10 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.actor import Actor
 from apps.triage.models import Operation
+from apps.triage.operation_states import OperationState
 from apps.triage.progress import counts_of
 from apps.triage.ramps import Ramp, RampCheck, check
 from apps.triage.services.fencing import fence
-from apps.triage.states import OperationState
 
 
 @transaction.atomic

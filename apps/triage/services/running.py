@@ -43,19 +43,22 @@ from apps.core.text_cleaning import storable
 from apps.triage.errors import LockLost
 from apps.triage.item_kinds import DatabaseAct
 from apps.triage.models import WINDOW_SIZE, Operation, lock_name
+from apps.triage.operation_states import SENDS, OperationState, Verb
 from apps.triage.progress import counts_of
 from apps.triage.ramps import Ramp
 from apps.triage.services import ramp_steps
-from apps.triage.services.audit_details import audit_detail, single_item_detail
 from apps.triage.services.broker_send_claims import Windows
-from apps.triage.services.dead_letter_queue_of_give_back import follow_queue
+from apps.triage.services.give_back_target_queue import follow_queue
 from apps.triage.services.helper_thread_with_own_connection import helper_thread
 from apps.triage.services.item_holds_and_decisions import judge_next
+from apps.triage.services.operation_audit_details import (
+    audit_detail,
+    single_item_detail,
+)
 from apps.triage.services.ordered_sends import TRY_AGAIN, OrderedSends
 from apps.triage.services.pacing import NO_LIMIT, Pacer, at_once
 from apps.triage.services.previews import insert_selection
-from apps.triage.services.redrive_messages import OutboundMessage, ReadItems
-from apps.triage.states import SENDS, OperationState, Verb
+from apps.triage.services.redrive_message_building import OutboundMessage, ReadItems
 
 log = logging.getLogger(__name__)
 

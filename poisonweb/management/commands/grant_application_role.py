@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.core.errors import Invalid, Refused
-from poisonweb import application_role
+from poisonweb import database_role_rights
 
 
 class Command(BaseCommand):
@@ -24,7 +24,7 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, role: str, **__: Any) -> None:
         try:
-            application_role.grant(
+            database_role_rights.grant(
                 role=role, password=settings.POISONWEB_APPLICATION_PASSWORD
             )
         except (Invalid, Refused) as refusal:

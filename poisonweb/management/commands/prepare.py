@@ -22,11 +22,11 @@ from django.db import OperationalError, ProgrammingError, connection
 from django.db.migrations.loader import MigrationLoader
 from psycopg.errors import InsufficientPrivilege
 
-from apps.brokers import older_broker_allow_list, sealed_addresses
+from apps.brokers import allow_lists_of_older_brokers, sealed_addresses
 from apps.brokers.models import Broker
 from apps.brokers.services import broker_registration
 from apps.brokers.services import topics_and_routing_publisher as brokers
-from apps.capture import partitions
+from apps.capture import daily_partition_creation
 from apps.capture.lanes import lane_mode_and_pause
 from apps.capture.models import Lane, Mode
 from apps.core import advisory_locks, clock, schema_changes
@@ -34,19 +34,19 @@ from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
 from apps.core.text_cleaning import one_line
 from apps.outbox.models import Outbox
-from apps.outbox.outbox_settings import OutboxSettings
+from apps.outbox.outbox_settings_dataclass import OutboxSettings
 from apps.outbox.services import outboxes
-from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings
+from apps.redelivery.endpoint_settings_dataclass import PRESETS, EndpointSettings
 from apps.redelivery.models import Endpoint
 from apps.redelivery.services import endpoints
 from apps.team import services as team
 from apps.team.models import ApiKey, User
 from apps.team.rights import Principal, Role, Scope
-from poisonweb import application_role
+from poisonweb import database_role_rights
 from poisonweb.embedded.postgres import SHOP
 from poisonweb.embedded.running_servers_file import SHOP_VARIABLE
 from poisonweb.embedded.secrets import secret, write_private
-from poisonweb.sample import shop_tables, stock_quote_port
+from poisonweb.sample import shop_tables, stock_quote_tcp_port
 from poisonweb.sample.stock_quote_client import ENDPOINT as STOCK_QUOTES
 
 log = logging.getLogger(__name__)
@@ -76,10 +76,10 @@ class Command(BaseCommand):
                 _refuse_newer()
                 schema_changes.migrate()
                 _grant_application_role()
-                partitions.make(today=clock.now().date())
+                daily_partition_creation.make(today=clock.now().date())
                 _collect_static(settings.STATIC_ROOT)
                 _make_admin(settings.POISONWEB_VAR / "admin-password")
-                older_broker_allow_list.write_of_older_brokers(
+                allow_lists_of_older_brokers.write_of_older_brokers(
                     actor=SET_UP, now=clock.now()
                 )
                 if settings.POISONWEB_DEMO and settings.POISONWEB_REDIS_URL:
@@ -126,7 +126,7 @@ def _grant_application_role() -> None:
     role = settings.POISONWEB_APPLICATION_ROLE
     if role:
         password = settings.POISONWEB_APPLICATION_PASSWORD
-        application_role.grant(role=role, password=password)
+        database_role_rights.grant(role=role, password=password)
 
 
 def _collect_static(root: Path) -> None:
@@ -192,7 +192,7 @@ def _make_sample(key_file: Path) -> None:
                 principal=SETTER_UP,
                 now=clock.now(),
             )
-    _make_stock_quote_endpoint(stock_quote_port.read(settings.POISONWEB_VAR))
+    _make_stock_quote_endpoint(stock_quote_tcp_port.read(settings.POISONWEB_VAR))
     _make_outbox(os.environ.get(SHOP_VARIABLE), broker)
     if not _is_usable(key_file):
         write_private(key_file, _new_key())

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 
-from apps.reports.states import DeliveredSource
+from apps.reports.report_run_states import DeliveredSource
 from poisonweb.sample.history import traffic_calendar as calendar
 from poisonweb.sample.history.traffic_calendar import Weeks
 from poisonweb.sample.history.traffic_streams_and_faults import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
 
-from apps.reports.states import DeliveredSource
+from apps.reports.report_run_states import DeliveredSource
 from poisonweb.sample.history.daily_failure_plan import (
     ClientCounts,
     DayPlan,

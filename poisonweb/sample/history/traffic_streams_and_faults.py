@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from apps.reports.states import DeliveredSource
+from apps.reports.report_run_states import DeliveredSource
 from poisonguard.contract import Cause
 from poisonweb.sample import producer_messages
 from poisonweb.sample.consumers_and_their_topics import BILLING, CONTENT, DISPATCH

@@ -27,13 +27,13 @@ from apps.poison import redrive_signatures
 from apps.poison.models import Problem, Redrive
 from apps.poison.query_language import Query, Term
 from apps.poison.services import confirmations
-from apps.reports.states import DeliveredSource
+from apps.reports.report_run_states import DeliveredSource
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
+from apps.triage.operation_states import Verb
 from apps.triage.services import confirm_and_undo, running
 from apps.triage.services.previews import PREVIEW_LIVES
 from apps.triage.services.running import SliceEnd
-from apps.triage.states import Verb
 from poisonweb.sample.history import consumer_reports
 from poisonweb.sample.history.daily_failure_plan import (
     SLOT,

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from poisonguard_conformance import (
     server_position_checks,
-    server_report_checks,
+    server_report_intake_checks,
     server_skip_checks,
 )
 from poisonguard_conformance.raw_http_client import (
@@ -31,7 +31,7 @@ from poisonguard_conformance.raw_http_client import (
 from poisonguard_conformance.server_check_and_played_consumer import Check, Consumer
 
 CHECKS: tuple[Check, ...] = (
-    *server_report_checks.CHECKS,
+    *server_report_intake_checks.CHECKS,
     *server_skip_checks.CHECKS,
     *server_position_checks.CHECKS,
 )

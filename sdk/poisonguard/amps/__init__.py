@@ -14,8 +14,8 @@ through Poisonweb, retries first, and detects messages that kill the process.
 
 from __future__ import annotations
 
+from poisonguard.amps.bookmark_store import BookmarkStore
 from poisonguard.amps.mister_yuck import MisterYuck
-from poisonguard.amps.store import BookmarkStore
 from poisonguard.bookmarks import Start
 
 __all__ = ["BookmarkStore", "MisterYuck", "Start"]

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import AMPS
 
-from poisonguard.amps.monitor import MonitorServers, chooser_of, monitor_client
+from poisonguard.amps.poison_list_connection import (
+    MonitorServers,
+    chooser_of,
+    monitor_client,
+)
 from poisonguard.errors import Misconfigured, StartTimeout, Stopping
 from poisonguard.outcome import Outcome
 from poisonguard.processes.signal_safe_event import end_process

@@ -10,8 +10,8 @@ from typing import Any
 from poisonguard.handling.circuit_breaker import PROBE_POLL_SECONDS, BreakerState
 from poisonguard.handling.guard_components import GuardComponents
 from poisonguard.handling.lazy_message_facts import MessageFacts
-from poisonguard.handling.message_steps import Step
-from poisonguard.handling.retry_and_release_waits import Released, Waits
+from poisonguard.handling.step_types_and_thread_runner import Step
+from poisonguard.handling.waiting_with_undecided_message import Released, Waits
 
 log = logging.getLogger(__name__)
 

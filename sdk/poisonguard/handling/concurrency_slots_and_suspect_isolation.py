@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from poisonguard.handling.handled_message_counts import Slot
+from poisonguard.handling.handled_counts_and_durations import Slot
 
 Numbering = Callable[[Any], int]
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from poisonguard.dedupe.once import Busy, Copy, Unmarked
 from poisonguard.handling.already_decided_messages import KnownMessages
-from poisonguard.handling.application_functions import Application
 from poisonguard.handling.guard_components import GuardComponents
 from poisonguard.handling.lazy_message_facts import MessageFacts
-from poisonguard.handling.message_steps import Steps
-from poisonguard.handling.retry_and_release_waits import (
+from poisonguard.handling.optional_application_callbacks import Application
+from poisonguard.handling.step_types_and_thread_runner import Steps
+from poisonguard.handling.waiting_with_undecided_message import (
     EARLY_HOLD_SECONDS,
     POLL_SECONDS,
     REFUSAL_PAUSE,

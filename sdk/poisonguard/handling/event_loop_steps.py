@@ -6,10 +6,15 @@ import asyncio
 import time
 
 from poisonguard.handling.guard_components import GuardComponents
-from poisonguard.handling.handled_message_counts import Slot
+from poisonguard.handling.handled_counts_and_durations import Slot
 from poisonguard.handling.healthy_path import AsyncHandler
-from poisonguard.handling.message_steps import BlockingCall, RunHandler, Steps, Wait
 from poisonguard.handling.slow_path import MessageFlow
+from poisonguard.handling.step_types_and_thread_runner import (
+    BlockingCall,
+    RunHandler,
+    Steps,
+    Wait,
+)
 from poisonguard.outcome import Outcome
 from poisonguard.processes.signal_safe_event import SignalSafeEvent
 

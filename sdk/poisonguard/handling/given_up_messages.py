@@ -7,7 +7,6 @@ from functools import partial
 from uuid import UUID
 
 from poisonguard.contract import Cause, FailureReport, MatcherKind, Raised, Skip
-from poisonguard.handling.application_functions import Application
 from poisonguard.handling.circuit_breaker_pause import GuardPause
 from poisonguard.handling.earlier_attempt_records import MessageRecords
 from poisonguard.handling.failure_report_building import (
@@ -17,8 +16,9 @@ from poisonguard.handling.failure_report_building import (
 )
 from poisonguard.handling.guard_components import GuardComponents
 from poisonguard.handling.lazy_message_facts import MessageFacts
-from poisonguard.handling.message_steps import BlockingCall, Steps
+from poisonguard.handling.optional_application_callbacks import Application
 from poisonguard.handling.redriven_messages import RedrivenMessages
+from poisonguard.handling.step_types_and_thread_runner import BlockingCall, Steps
 from poisonguard.journal.failed_attempts_record import Record
 from poisonguard.outcome import Outcome
 from poisonguard.server.failure_report_queue import Receipt

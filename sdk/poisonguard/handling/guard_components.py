@@ -10,9 +10,11 @@ from typing import Any, Never
 
 from poisonguard.handling.circuit_breaker import Breaker
 from poisonguard.handling.concurrency_slots_and_suspect_isolation import Gate, Slots
-from poisonguard.handling.handled_message_counts import ProcessCounts
+from poisonguard.handling.handled_counts_and_durations import ProcessCounts
 from poisonguard.handling.released_messages_to_retry import ReleasedMessages
-from poisonguard.handling.suspected_reports_until_next_success import SuspectedReports
+from poisonguard.handling.suspected_reports_confirmed_after_success import (
+    SuspectedReports,
+)
 from poisonguard.journal.failed_attempts_store import Attempts
 from poisonguard.journal.in_flight_journal import Journal
 from poisonguard.outcome import Outcome

@@ -10,7 +10,7 @@ from poisonguard.handling.circuit_breaker import BreakerState
 from poisonguard.handling.guard_components import GuardComponents
 from poisonguard.handling.slow_path import MessageFlow
 from poisonguard.processes.sigterm_handler import SIGTERM
-from poisonguard.server.shared_connection import Connection
+from poisonguard.server.threads_shared_by_guards import Connection
 from poisonguard.version import VERSION
 
 

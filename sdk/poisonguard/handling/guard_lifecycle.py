@@ -21,18 +21,20 @@ from poisonguard.handling.concurrency_slots_and_suspect_isolation import Gate, S
 from poisonguard.handling.guard_components import GuardComponents
 from poisonguard.handling.guard_health import GuardHealth
 from poisonguard.handling.guard_periodic_work import Upkeep
-from poisonguard.handling.handled_message_counts import ProcessCounts, Slot
+from poisonguard.handling.handled_counts_and_durations import ProcessCounts, Slot
 from poisonguard.handling.healthy_path import numbering
 from poisonguard.handling.released_messages_to_retry import ReleasedMessages
 from poisonguard.handling.slow_path import BEFORE_FIRST_MESSAGE, MessageFlow
-from poisonguard.handling.suspected_reports_until_next_success import SuspectedReports
+from poisonguard.handling.suspected_reports_confirmed_after_success import (
+    SuspectedReports,
+)
 from poisonguard.journal.in_flight_journal import Journal
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
 from poisonguard.processes.signal_safe_event import SignalSafeEvent, end_process
 from poisonguard.processes.sigterm_handler import SIGTERM
 from poisonguard.readers import Reader
-from poisonguard.server.shared_connection import Connection
+from poisonguard.server.threads_shared_by_guards import Connection
 from poisonguard.settings import Settings
 from poisonguard.supervision.watchdog import Watchdog
 

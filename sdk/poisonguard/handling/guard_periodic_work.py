@@ -10,12 +10,12 @@ from contextlib import suppress
 from poisonguard.errors import Away, Full, Refused
 from poisonguard.handling.guard_components import GuardComponents
 from poisonguard.handling.guard_health import GuardHealth
-from poisonguard.handling.message_steps import play
 from poisonguard.handling.released_messages_to_retry import (
     HandlerNeeded,
     raise_handler_needed,
 )
 from poisonguard.handling.slow_path import MessageFlow
+from poisonguard.handling.step_types_and_thread_runner import play
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,14 @@ from typing import Any
 
 from poisonguard.handling.earlier_attempt_records import MessageRecords
 from poisonguard.handling.guard_components import GuardComponents
-from poisonguard.handling.handled_message_counts import Slot
+from poisonguard.handling.handled_counts_and_durations import Slot
 from poisonguard.handling.lazy_message_facts import MessageFacts
-from poisonguard.handling.message_steps import RUN, Step
-from poisonguard.handling.retry_and_release_waits import POLL_SECONDS, Released, Waits
+from poisonguard.handling.step_types_and_thread_runner import RUN, Step
+from poisonguard.handling.waiting_with_undecided_message import (
+    POLL_SECONDS,
+    Released,
+    Waits,
+)
 from poisonguard.journal.failed_attempts_record import Record
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from poisonguard.contract import MatcherKind
 from poisonguard.handling.concurrency_slots_and_suspect_isolation import Numbering
-from poisonguard.handling.handled_message_counts import SAMPLED, Slot
+from poisonguard.handling.handled_counts_and_durations import SAMPLED, Slot
 from poisonguard.handling.slow_path import GuardComponents
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy

@@ -8,16 +8,20 @@ from contextlib import suppress
 from typing import Any
 
 from poisonguard.contract import Cause
-from poisonguard.handling.application_functions import Application
 from poisonguard.handling.circuit_breaker_pause import GuardPause
 from poisonguard.handling.earlier_attempt_records import MessageRecords
 from poisonguard.handling.given_up_messages import GivenUpMessages
 from poisonguard.handling.guard_components import GuardComponents
 from poisonguard.handling.handler_execution import HandlerRuns
 from poisonguard.handling.lazy_message_facts import MessageFacts
-from poisonguard.handling.message_steps import Step, Steps
+from poisonguard.handling.optional_application_callbacks import Application
 from poisonguard.handling.redriven_messages import RedrivenMessages
-from poisonguard.handling.retry_and_release_waits import REFUSAL_PAUSE, Released, Waits
+from poisonguard.handling.step_types_and_thread_runner import Step, Steps
+from poisonguard.handling.waiting_with_undecided_message import (
+    REFUSAL_PAUSE,
+    Released,
+    Waits,
+)
 from poisonguard.journal.failed_attempts_record import Record
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryDecision

@@ -16,28 +16,28 @@ from typing import Any
 from poisonguard.contract import Cause
 from poisonguard.errors import GuardError, Misconfigured, Refused
 from poisonguard.handling.already_decided_messages import KnownMessages
-from poisonguard.handling.application_functions import Application
 from poisonguard.handling.circuit_breaker_pause import GuardPause
 from poisonguard.handling.duplicate_messages import MessageCopies
 from poisonguard.handling.earlier_attempt_records import MessageRecords
 from poisonguard.handling.given_up_messages import GivenUpMessages
 from poisonguard.handling.guard_components import GuardComponents
-from poisonguard.handling.handled_message_counts import Slot
+from poisonguard.handling.handled_counts_and_durations import Slot
 from poisonguard.handling.handler_execution import HandlerRuns
 from poisonguard.handling.lazy_message_facts import MessageFacts
-from poisonguard.handling.message_steps import BlockingCall, Step, Steps
+from poisonguard.handling.optional_application_callbacks import Application
 from poisonguard.handling.redriven_messages import RedrivenMessages
 from poisonguard.handling.released_messages_to_retry import (
     HandlerNeeded,
     ReleasedMessage,
 )
-from poisonguard.handling.retry_and_release_waits import (
+from poisonguard.handling.retry_loop import RetryLoop
+from poisonguard.handling.step_types_and_thread_runner import BlockingCall, Step, Steps
+from poisonguard.handling.waiting_with_undecided_message import (
     POLL_SECONDS,
     REFUSAL_PAUSE,
     Released,
     Waits,
 )
-from poisonguard.handling.retry_loop import RetryLoop
 from poisonguard.outcome import Outcome
 from poisonguard.processes.sigterm_handler import SIGTERM
 

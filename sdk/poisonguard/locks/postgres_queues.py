@@ -265,9 +265,9 @@ class TicketQueues:
         del self._ticketless[resource]
 
     def _has_taken(self, attempt: TicketAttempt) -> bool:
-        """Take a lock ticket if its attempt still waits.
+        """Draw a ticket, a place in a lock's queue, for an attempt that has none.
 
-        Return False if the queue stays locked, True otherwise.
+        Return False if the queue's row is locked by others: the attempt tries again.
         """
         if attempt.is_over:
             self._undecided.discard(attempt)

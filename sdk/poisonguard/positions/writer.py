@@ -10,7 +10,7 @@ from threading import Condition, Lock
 from typing import Any
 
 from poisonguard.errors import Away, Fenced, GuardError, Refused
-from poisonguard.positions import takeover_announcement
+from poisonguard.positions import lost_subscription_callback
 from poisonguard.positions.position_api_calls import PositionCalls, Update
 from poisonguard.positions.subscription_progress import Resume, Start, Subscription
 from poisonguard.positions.trouble_log import TroubleLog
@@ -112,7 +112,9 @@ class PositionWriter:
         with self._changed:
             for subscription in self._subscriptions.values():
                 if subscription.is_fenced:
-                    raise Fenced(takeover_announcement.taken_over(subscription.sub_id))
+                    raise Fenced(
+                        lost_subscription_callback.taken_over(subscription.sub_id)
+                    )
                 if subscription.trouble is not None:
                     raise Refused(subscription.trouble)
                 for publisher, track in subscription.restarts.items():
@@ -134,7 +136,7 @@ class PositionWriter:
             raise
         self.trouble = str(unopened) if unopened is not None else None
         # Without the lock: `on_fenced` may open the subscription again.
-        takeover_announcement.announce(fenced, self._on_fenced)
+        lost_subscription_callback.announce(fenced, self._on_fenced)
         return unopened
 
     def _open_waiting(self) -> GuardError | None:

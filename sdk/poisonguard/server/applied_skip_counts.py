@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from itertools import islice
 from uuid import uuid4
 
-from poisonguard.server.periodic_timer import RepeatInterval
-from poisonguard.server.report_batch_sender import Sender
+from poisonguard.server.repeat_interval import RepeatInterval
+from poisonguard.server.report_request_and_answers import Sender
 
 BATCH = 500
 EVERY = 5.0

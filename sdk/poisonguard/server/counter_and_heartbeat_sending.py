@@ -7,7 +7,7 @@ import logging
 from poisonguard.errors import GuardError
 from poisonguard.server.counts_by_minute import Counters
 from poisonguard.server.heartbeat_queue import Heartbeats
-from poisonguard.server.report_batch_sender import Sender
+from poisonguard.server.report_request_and_answers import Sender
 
 log = logging.getLogger(__name__)
 

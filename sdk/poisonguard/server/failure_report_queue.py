@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from poisonguard.contract import FailureReport
 from poisonguard.errors import Away, Misconfigured, Refused
-from poisonguard.server.report_batch_sender import Sender
+from poisonguard.server.report_request_and_answers import Sender
 from poisonguard.server.spool import Item, Spool
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from itertools import islice
 
 from poisonguard.contract import Confirmation
 from poisonguard.errors import Full
-from poisonguard.server.report_batch_sender import Sender
+from poisonguard.server.report_request_and_answers import Sender
 from poisonguard.server.spool import Item, Spool
 
 log = logging.getLogger(__name__)

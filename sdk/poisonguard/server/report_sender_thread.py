@@ -10,7 +10,7 @@ from typing import Protocol
 
 from poisonguard.errors import Full, GuardError, Misconfigured, Refused
 from poisonguard.server.backoff import Backoff
-from poisonguard.server.report_batch_sender import Sender
+from poisonguard.server.report_request_and_answers import Sender
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from poisonguard.server.failure_report_queue import FailureQueue, Receipt, Stop
 from poisonguard.server.heartbeat_queue import Heartbeats
 from poisonguard.server.http_client import Client
 from poisonguard.server.redrive_confirmation_queue import ConfirmationQueue
-from poisonguard.server.report_batch_sender import Sender
+from poisonguard.server.report_request_and_answers import Sender
 from poisonguard.server.report_sender_thread import (
     REFUSED_PAUSE,
     ReportQueue,

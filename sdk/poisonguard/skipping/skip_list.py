@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from poisonguard.contract import Skip
-from poisonguard.skipping.doubted_skips import Doubt, Doubts
 from poisonguard.skipping.listed_skips import ListedSkips
 from poisonguard.skipping.own_skips import OWN_LIMIT, OwnSkips
 from poisonguard.skipping.skip_change_counts_and_log_lines import SkipChanges
@@ -29,6 +28,7 @@ from poisonguard.skipping.skip_index import (
 )
 from poisonguard.skipping.skip_list_line_format import EPOCH
 from poisonguard.skipping.skip_table import SharedFields, SkipTable
+from poisonguard.skipping.skips_of_maybe_handled_messages import Doubt, Doubts
 
 __all__ = ["Doubt", "Fence", "RuleSkip", "SkipList"]
 

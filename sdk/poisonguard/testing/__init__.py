@@ -34,7 +34,7 @@ from poisonguard.contract import (
     parse_failure,
     parse_skip,
 )
-from poisonguard.testing.double import KEY, Double
+from poisonguard.testing.fake_poisonweb_api import KEY, Double
 
 __all__ = ["FakePoisonweb"]
 

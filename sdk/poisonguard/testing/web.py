@@ -19,7 +19,7 @@ from poisonguard.skipping import skip_list_line_format
 from poisonguard.testing.skip_list import Json
 
 if TYPE_CHECKING:
-    from poisonguard.testing.double import Double
+    from poisonguard.testing.fake_poisonweb_api import Double
 
 MOST_MEMBERS = 1_000
 # The list of members that a call takes.

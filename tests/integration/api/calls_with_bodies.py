@@ -18,14 +18,14 @@ from apps.bookmarks.services import watermark_samples
 from apps.brokers.models import Broker, Topic
 from apps.core import clock
 from apps.triage.models import Item, Operation
+from apps.triage.operation_states import OperationState, Verb
 from apps.triage.services import position_moves
 from apps.triage.services.position_moves import MoveTarget, Strategy
-from apps.triage.states import OperationState, Verb
 from tests.failure_report_builders import poisons
 from tests.integration.api.schema_checking_client import Caller, Reply
 from tests.integration.outbox.outbox_builders import events, outbox_at
 from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint
-from tests.positions import opened, settle, update
+from tests.position_opening_and_settling import opened, settle, update
 from tests.skip_builders_and_list_mirror import ANNA, added
 
 Spec = Mapping[str, Any]

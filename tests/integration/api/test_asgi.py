@@ -19,7 +19,7 @@ from django.urls import path as address
 
 from apps.poison import message_contents
 from apps.team.rights import Scope
-from poisonweb.threaded_handler import ThreadedHandler
+from poisonweb.one_thread_asgi_request_handler import ThreadedHandler
 from tests.failure_report_builders import failure, poisons
 from tests.integration.api.schema_checking_client import Caller, program
 

@@ -17,7 +17,7 @@ import pytest
 
 from apps.api.examples import requests as examples
 from apps.api.views.openapi_reference import schema
-from apps.bookmarks import consumer_requests
+from apps.bookmarks import consumer_request_parsing
 from apps.redelivery.delivery_filters import PARAMETERS
 from poisonguard import contract
 from tests.integration.api.calls_with_bodies import Call, Spec, calls, rows_of_examples
@@ -529,8 +529,12 @@ class Recorder(dict[str, Any]):
         ("CounterReport", contract.parse_counter, examples.COUNTER),
         ("GuardReport", contract.parse_heartbeat, examples.GUARD),
         ("Applied", contract.parse_applied, examples.APPLIED),
-        ("Holder", consumer_requests.Holder.parse, examples.HOLDER),
-        ("PositionUpdate", consumer_requests.PositionUpdate.parse, examples.UPDATE),
+        ("Holder", consumer_request_parsing.Holder.parse, examples.HOLDER),
+        (
+            "PositionUpdate",
+            consumer_request_parsing.PositionUpdate.parse,
+            examples.UPDATE,
+        ),
     ],
 )
 def test_what_consumers_send_is_described_member_by_member(

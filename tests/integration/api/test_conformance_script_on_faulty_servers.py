@@ -17,7 +17,7 @@ from apps.team.rights import Scope
 from poisonguard_conformance import check_server_command, server_skip_checks
 from poisonguard_conformance.check_server_command import main
 from tests.acceptance.web_server_process import Web, api_key
-from tests.protocol_mistake_proxy import (
+from tests.faulty_poisonweb_server_proxy import (
     NOTHING,
     ClientRequest,
     Mistake,

@@ -18,7 +18,7 @@ from apps.core import clock
 from apps.team.rights import Role, Scope
 from tests.failure_report_builders import poisons
 from tests.integration.api.schema_checking_client import Caller, person, program
-from tests.positions import told_by_broker, update
+from tests.position_opening_and_settling import told_by_broker, update
 
 pytestmark = pytest.mark.django_db
 

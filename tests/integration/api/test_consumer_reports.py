@@ -15,7 +15,7 @@ import pytest
 import zstandard
 from pytest_django import Settings
 
-from apps.capture.intake import oversize_messages
+from apps.capture.intake import messages_too_large_to_capture
 from apps.capture.models import Counter, OversizeMessage
 from apps.poison.models import Body, Poison
 from apps.team.rights import Scope
@@ -290,16 +290,18 @@ def test_an_incomplete_oversize_body_is_rejected(
 def test_oversize_messages_of_a_topic_are_limited_and_expire(
     guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(oversize_messages, "MOST", 2)
+    monkeypatch.setattr(messages_too_large_to_capture, "MOST", 2)
     reports = [without_body(failure(now), 1) for _ in range(3)]
     guard.post("failures", {"failures": reports})
     number = OversizeMessage.objects.count()
 
     noted_at = OversizeMessage.objects.latest("seen_at").seen_at
-    oversize_messages.prune(now=noted_at + oversize_messages.LIVES)
+    messages_too_large_to_capture.prune(
+        now=noted_at + messages_too_large_to_capture.LIVES
+    )
     still_there = OversizeMessage.objects.count()
-    oversize_messages.prune(
-        now=noted_at + oversize_messages.LIVES + timedelta(seconds=1)
+    messages_too_large_to_capture.prune(
+        now=noted_at + messages_too_large_to_capture.LIVES + timedelta(seconds=1)
     )
 
     assert (number, still_there, OversizeMessage.objects.count()) == (2, 2, 0)

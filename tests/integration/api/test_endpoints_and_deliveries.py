@@ -12,7 +12,7 @@ from django.db import connection
 
 from apps.audit.models import Entry
 from apps.core import clock
-from apps.redelivery.endpoint_settings import EndpointSettings
+from apps.redelivery.endpoint_settings_dataclass import EndpointSettings
 from apps.redelivery.models import Delivery, Endpoint
 from apps.redelivery.services.endpoints import visible_endpoint
 from apps.redelivery.services.request_acceptance import accept

@@ -10,11 +10,11 @@ from apps.core import clock
 from apps.poison.models import Poison
 from apps.team.rights import Scope
 from apps.triage.models import Operation
-from apps.triage.states import OperationState
+from apps.triage.operation_states import OperationState
 from tests.failure_report_builders import failure, poisons
-from tests.full_disk import full_disk
 from tests.integration.api.schema_checking_client import program
-from tests.positions import update
+from tests.position_opening_and_settling import update
+from tests.postgres_full_disk_error import full_disk
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

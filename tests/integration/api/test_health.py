@@ -24,7 +24,7 @@ from apps.capture.models import Lane
 from apps.core import clock
 from apps.core.postgres_session_usage import SPARE
 from apps.redelivery.models import EndpointActivity
-from apps.triage.services import orphaned_operations_and_pruning
+from apps.triage.services import orphaned_operations_and_expired_rows
 from tests.integration.api.schema_checking_client import program
 from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint
 from tests.postgres_connection_limit_and_lock_waits import sessions_left
@@ -129,7 +129,7 @@ def test_readyz_is_200_while_all_dependencies_are_up(
 def test_a_silent_worker_is_away_and_the_web_stays_ready(
     orders: Topic, now: datetime
 ) -> None:
-    orphaned_operations_and_pruning.beat(now=now - timedelta(seconds=11))
+    orphaned_operations_and_expired_rows.beat(now=now - timedelta(seconds=11))
 
     status, data = ready()
 

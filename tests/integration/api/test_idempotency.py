@@ -18,7 +18,7 @@ from apps.poison.models import Failure
 from apps.team.models import IdempotencyKey
 from apps.team.rights import Role
 from apps.triage.models import Operation
-from apps.triage.services import orphaned_operations_and_pruning
+from apps.triage.services import orphaned_operations_and_expired_rows
 from tests.failure_report_builders import failure, poisons
 from tests.integration.api.schema_checking_client import Caller, Reply, person, program
 from tests.integration.api.test_consumer_reports import MAKERS
@@ -215,9 +215,11 @@ def test_keys_are_stored_for_a_day(caller: Caller, now: datetime) -> None:
     body = {"failures": [failure(now)]}
     post(caller, "failures", body)
 
-    orphaned_operations_and_pruning.prune(now=now + timedelta(hours=23, minutes=59))
+    orphaned_operations_and_expired_rows.prune(
+        now=now + timedelta(hours=23, minutes=59)
+    )
     reply = post(caller, "failures", body)
-    orphaned_operations_and_pruning.prune(now=now + timedelta(hours=24, minutes=1))
+    orphaned_operations_and_expired_rows.prune(now=now + timedelta(hours=24, minutes=1))
     later = post(caller, "failures", body)
 
     assert (replayed(reply), replayed(later)) == (True, False)

@@ -27,7 +27,7 @@ from tests.integration.redelivery.endpoint_and_delivery_builders import (
     endpoint,
     request,
 )
-from tests.positions import opened
+from tests.position_opening_and_settling import opened
 from tests.published_reports import endpoint_day, publish, rate, run
 
 pytestmark = pytest.mark.django_db

@@ -22,9 +22,9 @@ from apps.redelivery.models import CallCount, EndpointActivity
 from apps.redelivery.services.request_acceptance import accept
 from apps.team.rights import Principal, Scope
 from apps.triage import operation_enqueueing
+from apps.triage.operation_states import STANDINGS, Verb
 from apps.triage.services import previews
 from apps.triage.services.previews import SelectionRequest
-from apps.triage.states import STANDINGS, Verb
 from tests.failure_report_builders import capture, drop, failure
 from tests.in_memory_queue_broker import Queues
 from tests.integration.api.schema_checking_client import (

@@ -33,7 +33,7 @@ from apps.team.open_stream_credentials import Credential, CredentialKind
 from apps.team.rights import Role, Scope
 from poisonweb.embedded.free_ports import free_port
 from poisonweb.env import ROOT
-from poisonweb.threaded_handler import ThreadedHandler
+from poisonweb.one_thread_asgi_request_handler import ThreadedHandler
 from tests.failure_report_builders import capture, failure
 from tests.integration.api.schema_checking_client import Caller, person, program
 from tests.postgres_connection_limit_and_lock_waits import waits_for_a_lock

@@ -37,8 +37,8 @@ from apps.team import services
 from apps.team.models import User
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Operation
-from apps.triage.states import Verb
-from tests import positions, skip_builders_and_list_mirror
+from apps.triage.operation_states import Verb
+from tests import position_opening_and_settling, skip_builders_and_list_mirror
 from tests.failure_report_builders import poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.triage_operation_runner import confirm, preview, run
@@ -738,7 +738,7 @@ def entries_of_pages(now: datetime) -> dict[str, tuple[str, tuple[str, ...]]]:
         now=now,
     )
     skip = skip_builders_and_list_mirror.added(now)
-    positions.opened(now)
+    position_opening_and_settling.opened(now)
     position = BookmarkPosition.objects.get()
     topic = Topic.objects.get()
     broker = Broker.objects.create(

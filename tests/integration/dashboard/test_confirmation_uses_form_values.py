@@ -26,7 +26,7 @@ from apps.triage.services import previews
 from tests.failure_report_builders import drop, poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.page_forms import PageForm, form_on
-from tests.positions import opened, settle, update
+from tests.position_opening_and_settling import opened, settle, update
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -23,7 +23,7 @@ from apps.dashboard.selectors import consumer_positions
 from apps.team.rights import Principal, Role
 from tests.failure_report_builders import count_up, counter, poisons
 from tests.integration.dashboard.conftest import SignIn
-from tests.positions import opened, settle, told_by_broker, update
+from tests.position_opening_and_settling import opened, settle, told_by_broker, update
 
 pytestmark = pytest.mark.django_db
 

@@ -39,7 +39,7 @@ from apps.redelivery.services.request_acceptance import accept
 from apps.team.models import ApiKey, User
 from apps.team.rights import Principal, Role
 from apps.triage.models import Operation
-from apps.triage.states import Verb
+from apps.triage.operation_states import Verb
 from tests import published_reports
 from tests.failure_report_builders import capture, count_up, counter, failure, poisons
 from tests.integration.dashboard.conftest import SignIn
@@ -239,11 +239,11 @@ def lived_in(
     yesterday = now.date() - timedelta(days=1)
     published_reports.publish(yesterday)
     published_reports.rate(yesterday, 10, 1)
-    came_back(operator, now)
+    add_new_and_old_problems(operator, now)
 
 
-def came_back(operator: Principal, now: datetime) -> None:
-    """Let a requeued message fail again, and an old problem too."""
+def add_new_and_old_problems(operator: Principal, now: datetime) -> None:
+    """Age the problems by five hours, and capture a message of a new one."""
     Problem.objects.update(first_seen=now - timedelta(hours=5))
     poisons(now, 1, exception={"type": "New", "message": "", "traceback": ""})
 

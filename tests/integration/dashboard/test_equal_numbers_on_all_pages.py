@@ -28,8 +28,8 @@ from apps.poison.states import DISPLAY_STATES, DisplayState, PoisonState
 from apps.team.rights import Principal
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
-from apps.triage.services import give_back_operation
-from apps.triage.states import Verb
+from apps.triage.operation_states import Verb
+from apps.triage.services import give_messages_back_to_broker
 from tests.failure_report_builders import capture, count_up, counter, failure, repeats
 from tests.in_memory_queue_broker import SENT, Queues
 from tests.integration.dashboard.pages import get
@@ -66,7 +66,7 @@ def scene(broker: Queues, operator: Principal, now: datetime) -> Scene:
     requeued = requeue_all(broker, operator, now)
     come_back(broker, now)
     Lane.objects.update(paused=True)
-    back = give_back_operation.give_back(
+    back = give_messages_back_to_broker.give_back(
         topic=topic, reason="x", principal=operator, now=now
     )
     assert back is not None

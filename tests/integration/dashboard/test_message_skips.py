@@ -20,7 +20,7 @@ from apps.core.errors import Absent, Invalid
 from apps.dashboard.forms import new_skip as skip_forms
 from apps.dashboard.forms.new_skip import SkipForm
 from apps.dashboard.keyset_pagination import PAGE_SIZE
-from apps.dashboard.selectors import message_skips
+from apps.dashboard.selectors import skips
 from apps.poison import skip_counts, skip_list_changes
 from apps.poison.models import Poison, Skip
 from apps.poison.skip_matching import Matcher
@@ -502,13 +502,13 @@ def test_a_list_asks_the_database_as_often_for_many_skips_as_for_one(
 
 def test_skips_of_invisible_topics_are_not_found(now: datetime) -> None:
     existing = skip(now)
-    filters = message_skips.SkipFilter()
+    filters = skips.SkipFilter()
 
-    result = message_skips.find(filters, None, EU, now=now)
+    result = skips.find(filters, None, EU, now=now)
 
     assert (result.rows, result.topics) == ([], [])
     with pytest.raises(Absent):
-        message_skips.one(existing.pk, EU, now=now)
+        skips.one(existing.pk, EU, now=now)
 
 
 def test_a_skip_on_an_invisible_topic_is_refused(now: datetime) -> None:

@@ -14,9 +14,9 @@ from apps.dashboard.selectors import operation_previews
 from apps.poison.services import confirmations
 from apps.team.rights import Principal, Role
 from apps.triage.models import Operation
+from apps.triage.operation_states import Verb
 from apps.triage.services import control
 from apps.triage.services.control import PAUSE
-from apps.triage.states import Verb
 from tests.failure_report_builders import capture, failure, poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.triage_operation_runner import (

@@ -18,7 +18,7 @@ from apps.dashboard.templatetags.shared_page_tags import PAST_VERBS
 from apps.poison.models import ItemWindow, Poison, Redrive
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Item, Operation, SkippedItem
-from apps.triage.states import LAYOUT_OF, VERBS, Verb
+from apps.triage.operation_states import LAYOUT_OF, VERBS, Verb
 from tests.failure_report_builders import poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get

@@ -24,7 +24,7 @@ from apps.outbox.sweeping.quarantine_capture import SWEEPER, capture_quarantined
 from apps.poison.models import Poison
 from apps.team.rights import Principal, Role, Scope
 from poisonguard.contract import Cause
-from poisonguard.outbox.sweeping.poisonweb_reports import failure_of
+from poisonguard.outbox.sweeping.quarantined_rows_as_failure_reports import failure_of
 from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantinedRow, Writer
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.page_forms import form_on

@@ -20,7 +20,7 @@ from apps.team.rights import Role
 from tests.failure_report_builders import drop, poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get
-from tests.positions import told_by_broker
+from tests.position_opening_and_settling import told_by_broker
 
 pytestmark = pytest.mark.django_db
 

@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from apps.audit.models import Entry
-from apps.dashboard.selectors import message_differences, problems
+from apps.dashboard.selectors import problem_message_comparison, problems
 from apps.poison.models import Poison, Problem
 from apps.team.rights import Role
 from apps.triage.models import Operation
@@ -232,16 +232,18 @@ def test_messages_whose_errors_are_alike_have_no_column_of_differences(
 def test_values_that_all_messages_share_are_left_out(
     texts: list[str], values: list[tuple[str, ...]]
 ) -> None:
-    assert message_differences.varying_values(texts) == values
+    assert problem_message_comparison.varying_values(texts) == values
 
 
 def test_values_are_bounded_in_number_and_length() -> None:
     long = [f"{letter} " + f"'{letter} {'y' * 200}' " * 40 for letter in "ab"]
 
-    values = message_differences.varying_values(long)
+    values = problem_message_comparison.varying_values(long)
 
-    assert [len(each) for each in values] == [message_differences.MOST_VALUES] * 2
-    assert max(map(len, values[0])) == message_differences.LONGEST_VALUE
+    assert [len(each) for each in values] == [
+        problem_message_comparison.MOST_VALUES
+    ] * 2
+    assert max(map(len, values[0])) == problem_message_comparison.LONGEST_VALUE
 
 
 def test_a_message_id_in_a_header_names_the_row_for_everyone_who_lists_messages(

@@ -15,11 +15,11 @@ from django.test import Client, override_settings
 
 from apps.core import clock
 from apps.core.actor import Actor
-from apps.team import openid, sessions, single_sign_on
+from apps.team import openid, sessions, single_sign_on_accounts
 from apps.team.models import User
 from apps.team.rights import Role
 from apps.team.services import alter_user, create_user
-from apps.team.single_sign_on import ProviderIdentity
+from apps.team.single_sign_on_accounts import ProviderIdentity
 from poisonweb.embedded.free_ports import free_port
 from tests import oidc_provider_process
 from tests.audit_entries import entries
@@ -355,7 +355,7 @@ def test_two_sign_ins_at_once_create_one_account(work: Provider, now: datetime) 
         issuer=work.url, subject="anna-1", name="anna", groups=frozenset({"ops"})
     )
 
-    ids = together(8, lambda _: single_sign_on.admit(anna, now=now).pk)
+    ids = together(8, lambda _: single_sign_on_accounts.admit(anna, now=now).pk)
 
     assert set(ids) == {User.objects.get().pk}
     assert len(entries("user.created")) == 1

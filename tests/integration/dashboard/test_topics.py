@@ -26,7 +26,7 @@ from tests.failure_report_builders import capture, drop, failure, poisons
 from tests.in_memory_queue_broker import Queues
 from tests.integration.dashboard.pages import get
 from tests.integration.outbox.outbox_builders import outbox_at
-from tests.positions import told_by_broker
+from tests.position_opening_and_settling import told_by_broker
 
 pytestmark = pytest.mark.django_db
 

@@ -14,7 +14,7 @@ from apps.poison.models import Poison
 from apps.team.models import User
 from apps.team.rights import Role
 from apps.triage.models import Operation
-from apps.triage.states import UNDO_WINDOW
+from apps.triage.operation_states import UNDO_WINDOW
 from tests.failure_report_builders import poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.page_forms import form_on

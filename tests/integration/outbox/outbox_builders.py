@@ -8,7 +8,7 @@ from typing import Any
 from apps.brokers.models import Broker
 from apps.core.actor import Actor
 from apps.outbox.models import Outbox
-from apps.outbox.outbox_settings import OutboxSettings
+from apps.outbox.outbox_settings_dataclass import OutboxSettings
 from apps.outbox.services.outboxes import add_outbox, visible_outbox
 from apps.team.rights import Principal, Scope
 

@@ -15,7 +15,7 @@ from apps.brokers.models import Topic
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.outbox.models import Outbox
-from apps.outbox.outbox_settings import OutboxSettings
+from apps.outbox.outbox_settings_dataclass import OutboxSettings
 from apps.outbox.producer_database_url import ProducerDatabase
 from apps.outbox.services import outboxes
 from apps.outbox.services.outboxes import (
@@ -24,7 +24,7 @@ from apps.outbox.services.outboxes import (
     remove_outbox,
     visible_outbox,
 )
-from apps.outbox.shared_tables import TableOwners
+from apps.outbox.table_of_another_outbox import TableOwners
 from apps.team.rights import Principal, Scope
 from tests.integration.outbox.outbox_builders import ADMIN, NOW, events, outbox_at
 from tests.postgres_connection_limit_and_lock_waits import waits_for_a_lock

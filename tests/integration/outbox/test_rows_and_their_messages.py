@@ -27,7 +27,7 @@ from apps.outbox.sweeping.decision_writeback_thread import DecisionWriteback
 from apps.outbox.sweeping.quarantine_capture import capture_quarantined
 from apps.poison.models import Failure, Poison, Problem, Redrive
 from apps.triage.models import Operation
-from apps.triage.states import Verb
+from apps.triage.operation_states import Verb
 from poisonguard.contract import Cause
 from poisonguard.outbox.message import OutboxMessage, digest
 from poisonguard.outbox.sweeping import row_quarantine_and_report

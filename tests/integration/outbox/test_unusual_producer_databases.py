@@ -14,24 +14,26 @@ import pytest
 from django.test import Client
 
 from apps.core.errors import Unavailable
-from apps.outbox import answer_limits, producer_rows, table_inspection
+from apps.outbox import producer_database_answer_limits, producer_rows, table_inspection
 from apps.outbox.producer_rows import RowFilter
 from apps.team.models import User
 from apps.team.rights import Role, Scope
 from poisonguard.outbox.postgres_schema import schema
-from tests.contracts.resource_lock_stages import LinkProxy
+from tests.contracts.postgres_and_zookeeper_lock_fixtures import LinkProxy
 from tests.database_removal import drop_database
 from tests.in_memory_queue_broker import Queues
 from tests.integration.api.schema_checking_client import program
 from tests.integration.outbox.outbox_builders import outbox_at
 from tests.integration.outbox.test_sweeping_registered_outboxes import sweeping
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
-from tests.sdk.outbox_sweeping.sweeper_stage import (
+from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import (
     RecordingPublisher,
     RecordingReporter,
     work_until,
 )
-from tests.sdk.outbox_sweeping.sweeper_stage import sweeping as sdk_sweeping
+from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import (
+    sweeping as sdk_sweeping,
+)
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -176,7 +178,7 @@ def test_more_bytes_than_a_page_takes_are_not_read(
     assert len(producer_rows.find(registered, RowFilter(), most=200)) == 200
     assert table_inspection.findings(url=registered.url, schema="") == []
 
-    monkeypatch.setattr(answer_limits, "MOST_BYTES", 3_000)
+    monkeypatch.setattr(producer_database_answer_limits, "MOST_BYTES", 3_000)
 
     with pytest.raises(Unavailable, match="answered with more than 3,000 bytes"):
         producer_rows.find(registered, RowFilter(), most=200)
@@ -204,7 +206,7 @@ def test_a_commit_that_is_not_answered_ends(
 def test_notices_without_an_end_are_cut(
     outbox: OutboxTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer_limits, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(producer_database_answer_limits, "MOST_BYTES", 100_000)
     registered = outbox_at(outbox.dsn)
     outbox.execute(
         "CREATE FUNCTION flood() RETURNS integer LANGUAGE plpgsql AS $$"

@@ -15,7 +15,7 @@ from apps.redelivery.call_and_delivery_dataclasses import (
 )
 from apps.redelivery.delivery_ids import new_delivery_id
 from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome
-from apps.redelivery.endpoint_settings import EndpointSettings
+from apps.redelivery.endpoint_settings_dataclass import EndpointSettings
 from apps.redelivery.models import Endpoint
 from apps.redelivery.services import attempt_results, delivery_claims
 from apps.redelivery.services.endpoints import create_endpoint, visible_endpoint

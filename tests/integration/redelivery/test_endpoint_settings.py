@@ -14,12 +14,12 @@ from apps.brokers.services.topics_and_routing_publisher import RoutedMessage
 from apps.core import postgres_connections
 from apps.core.advisory_locks import names_locked
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
-from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings
+from apps.redelivery.endpoint_settings_dataclass import PRESETS, EndpointSettings
 from apps.redelivery.gateway import delivery_store
 from apps.redelivery.gateway.delivery_store import EndpointAway
 from apps.redelivery.models import Delivery, Endpoint
 from apps.redelivery.request_message_headers import METHOD
-from apps.redelivery.services import message_requeues
+from apps.redelivery.services import deliveries_from_requeued_messages
 from apps.redelivery.services.endpoints import (
     LINKS_LOCK,
     change_endpoint,
@@ -204,7 +204,7 @@ def test_nothing_is_stored_for_an_endpoint_that_was_removed() -> None:
     message = RoutedMessage(
         topic=stock.topic, body=b"", headers=((METHOD, b"POST"),), dedupe="1"
     )
-    [outcome] = message_requeues._send(stored_at, [message])
+    [outcome] = deliveries_from_requeued_messages._send(stored_at, [message])
     assert outcome.kind is OutcomeKind.REFUSED
     assert outcome.detail == "the endpoint stock-quote was removed"
     assert not Delivery.objects.exists()

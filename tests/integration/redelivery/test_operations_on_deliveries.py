@@ -35,18 +35,18 @@ from apps.redelivery.services.request_acceptance import accept
 from apps.triage.errors import Stale
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
+from apps.triage.operation_states import ItemKindName, Verb
 from apps.triage.services import (
     confirm_and_undo,
     control,
-    earlier_layout,
+    earlier_layout_conversion,
     message_audit_filter,
-    orphaned_operations_and_pruning,
+    orphaned_operations_and_expired_rows,
     previews,
 )
 from apps.triage.services.pacing import Pacer
 from apps.triage.services.previews import PREVIEW_LIVES, SelectionRequest, SendLimits
 from apps.triage.services.running import SliceEnd
-from apps.triage.states import ItemKindName, Verb
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
     ADMIN,
     BROKEN,
@@ -182,7 +182,9 @@ def test_a_worker_takes_a_large_preview() -> None:
 
     operation = preview(Verb.TRY_NOW, at_once=2, state="waiting")
     assert (operation.is_taken, operation.total) == (False, 0)
-    assert orphaned_operations_and_pruning.orphans(now=AT).to_take == (operation.pk,)
+    assert orphaned_operations_and_expired_rows.orphans(now=AT).to_take == (
+        operation.pk,
+    )
 
     # It comes before a worker takes them, but after the request.
     accept(endpoint=Endpoint.objects.get(), new=request(DOWN), now=later(2))
@@ -481,7 +483,7 @@ def test_a_worker_killed_in_a_window_leaves_nothing_in_doubt(
     assert counts_of(operation) == {"due": 2, "waiting": 3}
     assert Delivery.objects.filter(due_at=AT).count() == 2
     assert DeliveryHold.objects.count() == 3
-    assert operation.pk in orphaned_operations_and_pruning.orphans(now=AT).to_run
+    assert operation.pk in orphaned_operations_and_expired_rows.orphans(now=AT).to_run
 
     assert run(operation, AT) is SliceEnd.DONE
     assert counts_of(operation) == {"due": 5}
@@ -610,7 +612,7 @@ def test_a_worker_of_the_release_before_leaves_them_alone() -> None:
 
     # It takes layout 2 alone, and converts 0 and 1.
     assert operation.layout not in {0, 1, 2}
-    assert not earlier_layout.convert_next()
+    assert not earlier_layout_conversion.convert_next()
 
 
 def test_a_large_operation_is_judged_by_its_worker() -> None:
@@ -635,7 +637,7 @@ def test_a_preview_that_expired_is_pruned_with_its_items() -> None:
     waiting(endpoint())
     operation = preview(Verb.TRY_NOW)
 
-    pruned = orphaned_operations_and_pruning.prune(now=AT + PREVIEW_LIVES)
+    pruned = orphaned_operations_and_expired_rows.prune(now=AT + PREVIEW_LIVES)
 
     assert pruned.previews == 1
     assert not DeliveryItem.objects.filter(operation=operation.pk).exists()

@@ -16,7 +16,7 @@ from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import SendOutcome
 from poisonguard.outbox.sweeping.connection import Connect, connecting_to
 from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantinedRow
-from tests.sdk.outbox_sweeping.sweeper_stage import (
+from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import (
     RecordingPublisher,
     RecordingReporter,
 )

@@ -20,7 +20,7 @@ from poisonguard.outbox.publishers.redis_streams import RedisStreamsPublisher
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.sweeper import Sweeper
 from tests.sdk.outbox_sweeping.faulty_ports import Faults, faulty_connect
-from tests.sdk.outbox_sweeping.sweeper_stage import FAST, SENT
+from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import FAST, SENT
 
 SENT_FILE, ERRORS_FILE = "sent", "errors"
 

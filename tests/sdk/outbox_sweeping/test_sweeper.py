@@ -5,7 +5,7 @@ from __future__ import annotations
 from poisonguard.outbox.outcome import SendKind, SendOutcome
 from poisonguard.outbox.postgres_schema import schema
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
-from tests.sdk.outbox_sweeping.sweeper_stage import (
+from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import (
     RecordingPublisher,
     RecordingReporter,
     sweeping,

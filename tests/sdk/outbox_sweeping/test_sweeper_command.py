@@ -20,13 +20,15 @@ from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import SendKind
 from poisonguard.outbox.postgres_schema import schema
 from poisonguard.outbox.publishers.redis_streams import RedisStreamsPublisher
-from poisonguard.outbox.sweeping.poisonweb_reports import PoisonwebReports
+from poisonguard.outbox.sweeping.quarantined_rows_as_failure_reports import (
+    PoisonwebReports,
+)
 from poisonguard.server.http_client import Client
 from poisonguard.sweeper import main
 from poisonweb.embedded.free_ports import free_port
 from tests.sdk.fake_poisonweb_server import KEY, Server
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
-from tests.sdk.outbox_sweeping.sweeper_stage import (
+from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import (
     RecordingPublisher,
     sweeping,
     work_until,

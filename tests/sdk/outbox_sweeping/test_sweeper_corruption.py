@@ -18,10 +18,10 @@ import pytest
 from poisonguard.outbox.sweeping import unmarkable_rows
 from poisonguard.outbox.sweeping.connection import connecting_to
 from poisonguard.outbox.sweeping.sweeper import Sweeper
-from poisonweb.embedded import postgres, processes
+from poisonweb.embedded import postgres, process_control
 from poisonweb.embedded.free_ports import free_port
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
-from tests.sdk.outbox_sweeping.sweeper_stage import (
+from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import (
     RecordingPublisher,
     RecordingReporter,
     sweeping,
@@ -241,7 +241,7 @@ def test_a_database_that_restarts_loses_no_message(tmp_path: Path) -> None:
     program = postgres.program(folder, port=port)
     dsn = postgres.url(folder, port=port)
     publisher = RecordingPublisher()
-    with processes.running(program, folder=folder):
+    with process_control.running(program, folder=folder):
         tables = OutboxTables(dsn)
         tables.make()
         tables.put_many(600)
@@ -253,7 +253,7 @@ def test_a_database_that_restarts_loses_no_message(tmp_path: Path) -> None:
     for _ in range(10):
         sweeper.work_once()
     assert sweeper.health().breaker_opened_at is not None
-    with processes.running(program, folder=folder):
+    with process_control.running(program, folder=folder):
         tables = OutboxTables(dsn)
         work_until(sweeper, lambda: not tables.waiting)
         tables.close()

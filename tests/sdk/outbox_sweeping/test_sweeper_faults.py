@@ -18,7 +18,7 @@ from tests.sdk.outbox_sweeping.faulty_ports import (
     faulty_connect,
 )
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
-from tests.sdk.outbox_sweeping.sweeper_stage import FAST, work_until
+from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import FAST, work_until
 
 GOOD = 12
 # Connect, settings, schema, lock, take-over, claim, look-up, publish, mark, quarantine,

@@ -28,7 +28,7 @@ from tests.sdk.outbox_sweeping.sweeper_process import (
     SENT_FILE,
     plan_text,
 )
-from tests.sdk.outbox_sweeping.sweeper_stage import (
+from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import (
     RecordingPublisher,
     sweeping,
     work_until,

@@ -17,7 +17,7 @@ from poisonguard.outbox.sweeping.connection import OutboxConnection, connecting_
 from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantinedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
-from tests.sdk.outbox_sweeping.sweeper_stage import (
+from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import (
     RecordingPublisher,
     RecordingReporter,
     sweeping,

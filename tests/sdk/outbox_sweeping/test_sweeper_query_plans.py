@@ -10,7 +10,10 @@ import pytest
 
 from poisonguard.outbox.sweeping.connection import Connect, connecting_to
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
-from tests.sdk.outbox_sweeping.sweeper_stage import RecordingPublisher, sweeping
+from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import (
+    RecordingPublisher,
+    sweeping,
+)
 
 WINDOW, MANY = 100, 20_000
 REMOVED = ("Rows Removed by Filter", "Rows Removed by Join Filter")

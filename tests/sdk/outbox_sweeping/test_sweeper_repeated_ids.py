@@ -8,7 +8,7 @@ import pytest
 
 from poisonguard.outbox.message import OutboxMessage, digest
 from tests.sdk.outbox_sweeping.outbox_tables import CLAIMS_END, OutboxTables
-from tests.sdk.outbox_sweeping.sweeper_stage import (
+from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import (
     RecordingPublisher,
     RecordingReporter,
     sweeping,

@@ -12,7 +12,7 @@ from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.sweeper import Sweeper
 from tests.sdk.outbox_sweeping.faulty_ports import Faults, faulty_connect
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
-from tests.sdk.outbox_sweeping.sweeper_stage import (
+from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import (
     SENT,
     RecordingPublisher,
     RecordingReporter,

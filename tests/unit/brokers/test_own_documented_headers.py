@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from apps.brokers.adapter_contract import Header
 from apps.brokers.failure_headers import own_documented_headers as vocabulary
-from apps.brokers.failure_headers.failure_story import Story
+from apps.brokers.failure_headers.story_type_and_header_values import Story
 from poisonguard import contract
 from poisonguard.contract import Cause
 

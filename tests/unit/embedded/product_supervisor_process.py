@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from string import ascii_lowercase
 
-from poisonweb.embedded.processes import Program
+from poisonweb.embedded.process_control import Program
 from poisonweb.embedded.supervisor import Supervisor
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from poisonweb.embedded import postgres, processes
+from poisonweb.embedded import postgres, process_control
 from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.free_ports import free_port
 
@@ -65,7 +65,7 @@ def test_its_data_outlive_a_stop(tmp_path: Path) -> None:
 def test_starts_after_a_kill_while_a_session_still_works(tmp_path: Path) -> None:
     postgres.prepare(tmp_path)
     server = postgres.program(tmp_path, port=free_port())
-    process = processes.spawn(server, folder=tmp_path, log=tmp_path / "first.log")
+    process = process_control.spawn(server, folder=tmp_path, log=tmp_path / "first.log")
     with process:
         while not server.ready(process.pid):
             assert process.poll() is None
@@ -98,7 +98,7 @@ def test_tests_may_make_databases_but_the_product_may_not(tmp_path: Path) -> Non
     postgres.prepare(tmp_path / "product")
     server = postgres.program(tmp_path / "product", port=port, durable=False)
 
-    with processes.running(server, folder=tmp_path):
+    with process_control.running(server, folder=tmp_path):
         assert column(postgres.url(tmp_path / "product", port=port), rights) == [False]
     with postgres.temporary(tmp_path / "tests") as url:
         assert column(url, rights) == [True]

@@ -9,9 +9,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError
 from redis.retry import Retry
 
-from poisonweb.embedded import processes, redis
+from poisonweb.embedded import process_control, redis
 from poisonweb.embedded.errors import CannotStart
-from poisonweb.embedded.processes import Identity
+from poisonweb.embedded.process_control import Identity
 
 
 def test_a_connection_without_the_password_is_refused(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_the_password_is_on_no_command_line(tmp_path: Path) -> None:
     password = redis.url(tmp_path, port=1, database=0)[9:52]
 
     with redis.temporary(tmp_path):
-        children = [pid for pid in processes.children() if Identity.of(pid)]
+        children = [pid for pid in process_control.children() if Identity.of(pid)]
         lines = [command_line(pid) for pid in children]
         programs = [program(pid) for pid in children]
 
@@ -42,11 +42,11 @@ def test_the_password_is_on_no_command_line(tmp_path: Path) -> None:
 
 def program(pid: int) -> str:
     # Redis shortens its command line: the end of a long path is missing there.
-    return (processes.PROC / str(pid) / "exe").readlink().name
+    return (process_control.PROC / str(pid) / "exe").readlink().name
 
 
 def command_line(pid: int) -> str:
-    return (processes.PROC / str(pid) / "cmdline").read_text()
+    return (process_control.PROC / str(pid) / "cmdline").read_text()
 
 
 def test_messages_are_kept_and_never_evicted(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from poisonweb.embedded import running_servers_file
-from poisonweb.embedded.processes import Identity
+from poisonweb.embedded.process_control import Identity
 from poisonweb.embedded.running_servers_file import NotRunning, Servers
 
 SERVERS = Servers(

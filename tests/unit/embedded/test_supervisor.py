@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from poisonweb.embedded import processes
+from poisonweb.embedded import process_control
 from poisonweb.embedded.supervisor import (
     LOG_BYTES,
     LONGEST_DELAY,
@@ -67,7 +67,7 @@ def number_in(file: Path) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    return processes.Identity.of(pid) is not None
+    return process_control.Identity.of(pid) is not None
 
 
 def has_changed(var: Path, old: int, name: str = "a") -> bool:
@@ -89,13 +89,13 @@ def bystander(*command: str) -> Iterator[subprocess.Popen[bytes]]:
         try:
             yield process
         finally:
-            processes.kill_group(process.pid)
+            process_control.kill_group(process.pid)
 
 
 def note_down(var: Path, *, pid: int, started: str | None) -> None:
-    identity = processes.Identity.of(pid)
+    identity = process_control.Identity.of(pid)
     assert identity
-    noted = processes.Identity(
+    noted = process_control.Identity(
         pid=pid, started=started or identity.started, boot=identity.boot
     )
     (var / "run").mkdir()

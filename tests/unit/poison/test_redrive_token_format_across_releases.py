@@ -9,7 +9,7 @@ import pytest
 from django.utils.crypto import salted_hmac
 from pytest_django import Settings
 
-from apps.core.content_ids import digest_of
+from apps.core.hashed_ids import digest_of
 from apps.poison import redrive_signatures
 
 REDRIVE = uuid.UUID("0195f3a0-0000-7000-8000-000000000001")

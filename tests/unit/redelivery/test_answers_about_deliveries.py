@@ -9,7 +9,7 @@ import pytest
 
 from apps.core import clock
 from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
-from apps.redelivery.endpoint_settings import FAILURE_STATUSES, is_failure
+from apps.redelivery.endpoint_settings_dataclass import FAILURE_STATUSES, is_failure
 from apps.redelivery.gateway.delivery_answers import stored_failure
 from apps.redelivery.models import Delivery, Endpoint
 

@@ -17,11 +17,11 @@ from django.test import override_settings
 
 from apps.core.bounded_threads import BoundedThreads
 from apps.redelivery.call_and_delivery_dataclasses import ClaimedDelivery, EndedAttempt
-from apps.redelivery.endpoint_settings import EndpointSettings
+from apps.redelivery.endpoint_settings_dataclass import EndpointSettings
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.http_caller import HttpCaller
-from apps.redelivery.sending import endpoint_calls, result_recorder
-from apps.redelivery.sending.endpoint_calls import CallsUnderWay
+from apps.redelivery.sending import calls_and_claims_ahead, result_recorder
+from apps.redelivery.sending.calls_and_claims_ahead import CallsUnderWay
 from apps.redelivery.sending.result_recorder import ResultRecorder
 from apps.redelivery.sending.shared_sender_resources import SharedSenderResources
 from apps.redelivery.services import attempt_results, delivery_claims
@@ -60,7 +60,7 @@ class SteadyClock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> SteadyClock:
     clock = SteadyClock()
-    monkeypatch.setattr(endpoint_calls, "monotonic", clock)
+    monkeypatch.setattr(calls_and_claims_ahead, "monotonic", clock)
     return clock
 
 
@@ -179,7 +179,7 @@ async def warm_up(stage: Stage, clock: SteadyClock, *, concurrency: int) -> None
     while stage.calls.pace.window < concurrency:
         stage.calls.add(deliveries(concurrency))
         await stage.calls.wait()
-        clock.now += endpoint_calls.AHEAD_SECONDS / 4
+        clock.now += calls_and_claims_ahead.AHEAD_SECONDS / 4
 
 
 def test_more_is_claimed_ahead_once_calls_succeed_at_full_concurrency(
@@ -226,7 +226,7 @@ def has_no_more(stage: Stage, _: pytest.MonkeyPatch) -> None:
 
 
 def is_full(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_calls, "MOST_BYTES_IN_FLIGHT", 0)
+    monkeypatch.setattr(calls_and_claims_ahead, "MOST_BYTES_IN_FLIGHT", 0)
 
 
 def is_behind(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,11 +243,11 @@ def test_nothing_is_claimed_ahead_of_a_stop_or_beyond_what_can_be_handled(
     stops: Callable[[Stage, pytest.MonkeyPatch], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(endpoint_calls, "MOST_AHEAD", 3)
+    monkeypatch.setattr(calls_and_claims_ahead, "MOST_AHEAD", 3)
 
     async def act(stage: Stage) -> None:
         await warm_up(stage, clock, concurrency=2)
-        assert stage.calls.numbers_to_claim()[1] == endpoint_calls.MOST_AHEAD
+        assert stage.calls.numbers_to_claim()[1] == calls_and_claims_ahead.MOST_AHEAD
 
         stops(stage, monkeypatch)
 
@@ -289,7 +289,7 @@ def test_what_waits_too_long_for_a_call_to_end_is_given_back(
     async def act(stage: Stage) -> None:
         stage.calls.add(deliveries(1))
         stage.calls.add(deliveries(2))
-        clock.now += endpoint_calls.LONGEST_WAIT + 0.1
+        clock.now += calls_and_claims_ahead.LONGEST_WAIT + 0.1
         stage.calls.give_back_old()
         while not stage.ledger.given_back:
             await asyncio.sleep(0.001)

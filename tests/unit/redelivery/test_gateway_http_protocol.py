@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from poisonweb import gateway_http_protocol, request_time_limit
+from poisonweb import gateway_http_protocol, request_arrival_timeout
 from poisonweb.gateway_http_protocol import GatewayProtocol
 from tests.waiting import wait_until
 
@@ -460,7 +460,7 @@ def test_a_body_behind_its_answer_keeps_no_connection_open(
     monkeypatch: pytest.MonkeyPatch,
     length: bytes,
 ) -> None:
-    monkeypatch.setattr(request_time_limit, "SECONDS", 0.3)
+    monkeypatch.setattr(request_arrival_timeout, "SECONDS", 0.3)
     application.reads_first = application.reads_at_all = False
 
     with socket.create_connection(("127.0.0.1", port), timeout=10) as line:

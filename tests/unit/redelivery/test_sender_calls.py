@@ -18,7 +18,7 @@ from django.test import override_settings
 from apps.core.bounded_threads import BoundedThreads
 from apps.redelivery.call_and_delivery_dataclasses import ClaimedDelivery, EndedAttempt
 from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome
-from apps.redelivery.endpoint_settings import EndpointSettings
+from apps.redelivery.endpoint_settings_dataclass import EndpointSettings
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.http_caller import HttpCaller
 from apps.redelivery.sending import delivery_call

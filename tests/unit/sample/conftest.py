@@ -19,7 +19,7 @@ from poisonweb.sample.consumers_and_their_topics import BILLING, SampleSubscript
 from poisonweb.sample.event_ledger import Ledger
 from poisonweb.sample.guards import Guards
 from tests.sdk.fake_poisonweb_server import KEY, Server, running
-from tests.unit.sample.redis_topic_is_settled import is_settled
+from tests.unit.sample.settled_redis_topic_helper import is_settled
 from tests.waiting import wait_until
 
 

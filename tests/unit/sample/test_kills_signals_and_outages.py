@@ -19,7 +19,7 @@ from redis import Redis
 from poisonweb.sample.event_ledger import Tally, read, tally
 from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS
 from tests.sdk.fake_poisonweb_server import Server
-from tests.unit.sample.redis_topic_is_settled import is_settled
+from tests.unit.sample.settled_redis_topic_helper import is_settled
 from tests.waiting import wait_until
 
 Start = Callable[..., "subprocess.Popen[bytes]"]

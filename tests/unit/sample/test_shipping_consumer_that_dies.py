@@ -14,12 +14,12 @@ import pytest
 from redis import Redis
 
 from poisonweb import env
-from poisonweb.embedded import process_plan, processes
+from poisonweb.embedded import process_control, process_plan
 from poisonweb.sample import producer_messages
 from poisonweb.sample.consumers_and_their_topics import DISPATCH as OF
 from poisonweb.sample.event_ledger import Tally, What, read, tally
 from tests.sdk.fake_poisonweb_server import Server
-from tests.unit.sample.redis_topic_is_settled import is_settled
+from tests.unit.sample.settled_redis_topic_helper import is_settled
 from tests.waiting import wait_until
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
@@ -64,7 +64,7 @@ def send(
 
 def consumer_of(supervisor: subprocess.Popen[bytes]) -> int | None:
     ours = str(supervisor.pid)
-    stats = ((pid, processes.stat(pid)) for pid in processes.all_pids())
+    stats = ((pid, process_control.stat(pid)) for pid in process_control.all_pids())
     return next((pid for pid, fields in stats if fields and fields[1] == ours), None)
 
 
@@ -112,7 +112,7 @@ def test_nothing_is_left_of_it_when_it_is_asked_to_end(
     supervisor.terminate()
 
     assert supervisor.wait(60) == 0
-    assert not (processes.PROC / str(consumer)).exists()
+    assert not (process_control.PROC / str(consumer)).exists()
 
 
 def test_it_ends_with_a_supervisor_that_is_killed(start: Start, redis: Redis) -> None:
@@ -123,7 +123,7 @@ def test_it_ends_with_a_supervisor_that_is_killed(start: Start, redis: Redis) ->
 
     os.kill(supervisor.pid, signal.SIGKILL)
 
-    wait_until(lambda: processes.Identity.of(consumer) is None)
+    wait_until(lambda: process_control.Identity.of(consumer) is None)
 
 
 def test_says_what_is_missing(tmp_path: Path) -> None:

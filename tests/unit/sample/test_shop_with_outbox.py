@@ -18,7 +18,7 @@ from poisonweb.sample import shop_tables, shop_with_outbox
 from poisonweb.sample.shop_with_outbox import Shop
 from tests.sdk.outbox_sweeping.conftest import outbox, outbox_database
 from tests.sdk.outbox_sweeping.outbox_tables import DROP_ALL, OutboxTables
-from tests.sdk.outbox_sweeping.sweeper_stage import (
+from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import (
     RecordingPublisher,
     sweeping,
     work_until,

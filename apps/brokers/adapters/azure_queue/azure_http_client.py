@@ -29,7 +29,7 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 
-from apps.brokers.adapters import checked_http
+from apps.brokers.adapters import http_pools_to_checked_addresses
 from apps.brokers.adapters.azure_queue.account import AzureAccount
 from apps.brokers.address_policy import Dial, usual_dial
 from apps.brokers.errors import MaybeSent, NotSent, Rejected
@@ -123,7 +123,7 @@ class AzureWire:
     ) -> None:
         self._account = account
         self._server = f"Azure at {account.host}:{account.port}"
-        self._pool = checked_http.pools(dial)[account.scheme](
+        self._pool = http_pools_to_checked_addresses.pools(dial)[account.scheme](
             account.host,
             account.port,
             timeout=Timeout(connect=CONNECT_SECONDS, read=REPLY_SECONDS),

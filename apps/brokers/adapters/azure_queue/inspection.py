@@ -13,7 +13,10 @@ from apps.brokers.adapters.azure_queue.azure_http_client import (
     AzureWire,
     unless_missing,
 )
-from apps.brokers.adapters.azure_queue.settings import SUFFIX, AzureQueueSettings
+from apps.brokers.adapters.azure_queue.queue_reading_settings import (
+    SUFFIX,
+    AzureQueueSettings,
+)
 from apps.brokers.errors import QueueExpected
 
 MOST_TOPICS = 10_000

@@ -15,7 +15,7 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, ProtocolError
 from urllib3.exceptions import TimeoutError as NoAnswer
 
-from apps.brokers.adapters import checked_http
+from apps.brokers.adapters import http_pools_to_checked_addresses
 from apps.brokers.adapters.rabbitmq.address_and_queues import RabbitAddress
 from apps.brokers.adapters.rabbitmq.transport import reason_of
 from apps.core.errors import Refused, Unavailable
@@ -87,7 +87,9 @@ class RabbitManagement:
                 ssl_context=ssl.create_default_context() if is_tls else None,
                 headers=urllib3.make_headers(basic_auth=self._user),
             )
-            self._pool.pool_classes_by_scheme = checked_http.pools(self._dial)
+            self._pool.pool_classes_by_scheme = http_pools_to_checked_addresses.pools(
+                self._dial
+            )
         return self._pool
 
     def _get(self, *path: str, **query: object) -> Any:

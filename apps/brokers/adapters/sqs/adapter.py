@@ -8,7 +8,7 @@ and `redrive_policy` finds dead-letter queues.
 
 from __future__ import annotations
 
-from apps.brokers import max_polling_interval
+from apps.brokers import polling_interval_of_billed_queues
 from apps.brokers.adapter_contract import (
     Capabilities,
     Counting,
@@ -107,11 +107,14 @@ def _parse_address(broker: BrokerSettings) -> SqsAddress:
 
 def _checked_settings(topic: TopicSettings) -> TopicSettings:
     """Return the settings of a topic; raise Invalid for what SQS cannot do."""
-    unknown = set(topic.options) - {max_polling_interval.OPTION}
+    unknown = set(topic.options) - {polling_interval_of_billed_queues.OPTION}
     if unknown:
-        hint = f"the only option of a topic of sqs is {max_polling_interval.OPTION}."
+        only = polling_interval_of_billed_queues.OPTION
+        hint = f"the only option of a topic of sqs is {only}."
         raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {hint}")
-    max_polling_interval.longest_interval(topic.options, usual=USUAL_INTERVAL)
+    polling_interval_of_billed_queues.longest_interval(
+        topic.options, usual=USUAL_INTERVAL
+    )
     if topic.topic == topic.dead_letter_queue and not topic.reads_itself:
         raise Invalid("dead_letter_queue", "must be another queue than the topic.")
     if not 0 < topic.visibility_timeout <= LONGEST_HIDDEN:

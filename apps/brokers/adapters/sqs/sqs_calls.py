@@ -28,7 +28,7 @@ from botocore.exceptions import (
 from botocore.loaders import create_loader
 from botocore.session import Session as BotocoreSession
 
-from apps.brokers.adapters import checked_http
+from apps.brokers.adapters import http_pools_to_checked_addresses
 from apps.brokers.address_policy import Dial, usual_dial
 from apps.brokers.errors import MaybeSent, NotSent, QueueMissing, Rejected
 from apps.core.errors import Invalid
@@ -291,7 +291,7 @@ def _check_addresses(client: Any, dial: Dial) -> None:
     session = client._endpoint.http_session  # noqa: SLF001 - see above
     pools = session._pool_classes_by_scheme  # noqa: SLF001
     for scheme, pool in pools.items():
-        pools[scheme] = checked_http.derived(pool, dial)
+        pools[scheme] = http_pools_to_checked_addresses.derived(pool, dial)
 
 
 def is_final(failed: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from apps.capture.lanes.drain import Drain
+from apps.capture.lanes.dead_letter_drain import Drain
 from apps.capture.models import Lane, Mode
 from apps.core import advisory_locks, clock
 from apps.core.errors import PoisonwebError

@@ -16,9 +16,9 @@ from apps.core.actor import Actor
 from apps.core.errors import Invalid
 from apps.reports.errors import RunInTheWay
 from apps.reports.models import Run
+from apps.reports.report_run_states import RunState
 from apps.reports.services import foreground_runs, report_requests
 from apps.reports.services.foreground_runs import WaitPolicy
-from apps.reports.states import RunState
 
 HERE = Actor.system("command line")
 TRY_LATER = os.EX_TEMPFAIL

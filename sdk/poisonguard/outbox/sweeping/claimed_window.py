@@ -19,12 +19,19 @@ from poisonguard.outbox.sweeping import (
     row_quarantine_and_report,
     sent_marks,
 )
+from poisonguard.outbox.sweeping.claimed_row_decoding import (
+    ClaimedRow,
+    OrderKey,
+    RefusedRow,
+)
 from poisonguard.outbox.sweeping.connection import OutboxConnection
 from poisonguard.outbox.sweeping.error_log import ErrorLog, Stage
-from poisonguard.outbox.sweeping.failing_row_bisection import Bisection, bisect
+from poisonguard.outbox.sweeping.failing_statement_row_bisection import (
+    Bisection,
+    bisect,
+)
 from poisonguard.outbox.sweeping.repeated_message_ids import DuplicateRow, Verdicts
 from poisonguard.outbox.sweeping.row_claims import Claims, ReturnedRow
-from poisonguard.outbox.sweeping.row_reading import ClaimedRow, OrderKey, RefusedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.unmarkable_rows import CHANGED_AGAIN, UnmarkableRows
 from poisonguard.outbox.sweeping.window_size_and_retry_delay import (

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from poisonguard.contract import Cause
 from poisonguard.outbox.sweeping.array_literals import text_array
+from poisonguard.outbox.sweeping.claimed_row_decoding import ClaimedRow, RefusedRow
 from poisonguard.outbox.sweeping.connection import OutboxConnection
-from poisonguard.outbox.sweeping.row_reading import ClaimedRow, RefusedRow
 
 # Rows of one id that are quarantined at once, and that a reason names.
 MOST_ROWS, MOST_NAMED = 1_000, 10

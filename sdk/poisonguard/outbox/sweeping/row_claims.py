@@ -13,9 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from poisonguard.outbox.sweeping.connection import Column, OutboxConnection
-from poisonguard.outbox.sweeping.psycopg_import import psycopg
-from poisonguard.outbox.sweeping.row_reading import (
+from poisonguard.outbox.sweeping.claimed_row_decoding import (
     COLUMNS,
     HEADERS_SHARE,
     ClaimedRow,
@@ -23,6 +21,8 @@ from poisonguard.outbox.sweeping.row_reading import (
     RefusedRow,
     read,
 )
+from poisonguard.outbox.sweeping.connection import Column, OutboxConnection
+from poisonguard.outbox.sweeping.psycopg_import import psycopg
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 
 MOST_ATTEMPTS = 2**31 - 2

@@ -10,10 +10,7 @@ from typing import NamedTuple, Protocol
 
 from poisonguard.contract import Cause
 from poisonguard.outbox.message import Header
-from poisonguard.outbox.sweeping.connection import Column, OutboxConnection
-from poisonguard.outbox.sweeping.psycopg_import import adapt, pq, psycopg
-from poisonguard.outbox.sweeping.row_claims import is_of_row
-from poisonguard.outbox.sweeping.row_reading import (
+from poisonguard.outbox.sweeping.claimed_row_decoding import (
     BYTEA_ARRAY,
     CUT,
     HEADERS_SHARE,
@@ -22,6 +19,9 @@ from poisonguard.outbox.sweeping.row_reading import (
     UnreadableColumn,
     header_pairs,
 )
+from poisonguard.outbox.sweeping.connection import Column, OutboxConnection
+from poisonguard.outbox.sweeping.psycopg_import import adapt, pq, psycopg
+from poisonguard.outbox.sweeping.row_claims import is_of_row
 
 REASON_LIMIT = 1_000
 REPORTED_AT_ONCE = 100

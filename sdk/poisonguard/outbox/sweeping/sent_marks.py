@@ -12,8 +12,8 @@ from typing import Any
 from uuid import UUID
 
 from poisonguard.outbox.sweeping.array_literals import bytea_array, text_array
+from poisonguard.outbox.sweeping.claimed_row_decoding import ClaimedRow
 from poisonguard.outbox.sweeping.connection import OutboxConnection
-from poisonguard.outbox.sweeping.row_reading import ClaimedRow
 
 GIVEN = """
 given AS MATERIALIZED (

@@ -13,6 +13,7 @@ from poisonguard.locks import LockServer
 from poisonguard.outbox.outcome import Publish, SendOutcome
 from poisonguard.outbox.sweeping import repeated_message_ids
 from poisonguard.outbox.sweeping.backlog_measurement import OutboxBacklog
+from poisonguard.outbox.sweeping.claimed_row_decoding import ClaimedRow, RefusedRow
 from poisonguard.outbox.sweeping.claimed_window import (
     SendingRecord,
     SendingWindow,
@@ -25,12 +26,11 @@ from poisonguard.outbox.sweeping.error_log import (
     Stage,
     SweeperBreaker,
 )
-from poisonguard.outbox.sweeping.failing_row_bisection import bisect
+from poisonguard.outbox.sweeping.failing_statement_row_bisection import bisect
 from poisonguard.outbox.sweeping.housekeeping import Housekeeping
 from poisonguard.outbox.sweeping.psycopg_import import psycopg
 from poisonguard.outbox.sweeping.row_claims import ClaimOrder, Claims, is_of_row
 from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantineReporter
-from poisonguard.outbox.sweeping.row_reading import ClaimedRow, RefusedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.sweeper_lock import Ownership
 

@@ -14,7 +14,7 @@ import pytest
 from django.db import connection
 
 from apps.core import clock
-from apps.redelivery.gateway import batched_writes, first_tries
+from apps.redelivery.gateway import first_tries, success_counts_and_sender_notices
 from apps.redelivery.models import (
     Attempt,
     CallCount,
@@ -507,7 +507,7 @@ def test_a_key_that_does_not_reach_the_back_end_makes_nothing_repeatable(
 def test_senders_get_few_notices_of_many_deliveries(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batched_writes, "NOTICE_SECONDS", 1.0)
+    monkeypatch.setattr(success_counts_and_sender_notices, "NOTICE_SECONDS", 1.0)
     with endpoint_of(DOWN, mode="async") as (endpoint, server):
         with connection.cursor() as cursor:
             cursor.execute("LISTEN poisonweb_deliveries")

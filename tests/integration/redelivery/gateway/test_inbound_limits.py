@@ -16,7 +16,7 @@ from apps.redelivery.models import Delivery, Endpoint
 from apps.team.models import ApiKey
 from apps.team.rights import Scope
 from apps.team.services import revoke_api_key
-from poisonweb import request_time_limit
+from poisonweb import request_arrival_timeout
 from tests.integration.redelivery.gateway.gateway_in_a_thread import (
     Answer,
     Gateway,
@@ -145,7 +145,7 @@ def test_a_slow_request_ends_with_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     endpoint, _ = quotes
-    monkeypatch.setattr(request_time_limit, "SECONDS", 0.3)
+    monkeypatch.setattr(request_arrival_timeout, "SECONDS", 0.3)
     head = f"POST /gateway/{endpoint}/quotes/ HTTP/1.1\nHost: x\nX-Poisonweb-Key: KEY\n"
 
     with gateway.open(head + "Content-Length: 100\n\n", b"a drip") as sock:
