@@ -24,7 +24,7 @@ from moto.sqs.models import Message, Queue, sqs_backends
 from moto.sqs.responses import SQSResponse
 from werkzeug.serving import run_simple
 
-from tests.brokers.moto_process_and_gate import LOOK, LOOPBACK, REGION
+from tests.brokers.moto import LOOK, LOOPBACK, REGION
 
 CAME_FROM = "DeadLetterQueueSourceArn"
 

@@ -87,7 +87,7 @@ KINDS = {
         ),
         Kind(
             name="sqs",
-            server="tests.brokers.moto_process_and_gate:Server",
+            server="tests.brokers.moto:Server",
             stage="tests.contracts.sqs_topic_fixture:SqsStage",
             need="moto",
             stands_in=True,

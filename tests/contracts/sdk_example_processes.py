@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.brokers.moto_process_and_gate import REGION
+from tests.brokers.moto import REGION
 from tests.contracts.sqs_topic_fixture import SqsStage
 from tests.waiting import wait_until
 

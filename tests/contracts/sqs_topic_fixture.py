@@ -19,7 +19,7 @@ from apps.brokers.adapter_contract import (
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.sqs.adapter import ADAPTER
 from apps.brokers.adapters.sqs.messages import content_of, entry_of
-from tests.brokers.moto_process_and_gate import REGION, Server
+from tests.brokers.moto import REGION, Server
 from tests.contracts.topic_fixture_interface import (
     MAX_DEQUEUE_COUNT,
     VISIBILITY_TIMEOUT,

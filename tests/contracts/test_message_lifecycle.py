@@ -54,7 +54,7 @@ from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from tests import failure_report_builders
-from tests.brokers.moto_process_and_gate import Server
+from tests.brokers.moto import Server
 from tests.contracts.broker_kinds import BrokerServer
 from tests.contracts.cutting_and_counting_proxies import counting
 from tests.contracts.sqs_topic_fixture import SqsStage

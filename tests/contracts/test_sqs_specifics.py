@@ -26,7 +26,7 @@ from apps.brokers.adapters.sqs.sqs_calls import SqsAddress
 from apps.brokers.errors import QueueMissing
 from apps.core.errors import Refused, Unavailable
 from poisonguard.contract import Cause
-from tests.brokers.moto_process_and_gate import Server
+from tests.brokers.moto import Server
 from tests.contracts.broker_kinds import BrokerServer
 from tests.contracts.cutting_and_counting_proxies import cutting
 from tests.contracts.sqs_topic_fixture import SqsStage
