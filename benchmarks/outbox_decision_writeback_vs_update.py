@@ -103,7 +103,7 @@ def prepare(producer: psycopg.Connection[Any], url: str, rows: int) -> None:
     from apps.core.actor import Actor
     from apps.outbox.models import Outbox
     from apps.outbox.outbox_settings_dataclass import OutboxSettings
-    from apps.outbox.services.outboxes import add_outbox
+    from apps.outbox.services.outbox_registration import add_outbox
     from apps.team.rights import Principal, Scope
 
     producer.execute(schema().encode())

@@ -160,7 +160,7 @@ def sweeping(outbox: ProducerOutbox, *, name: str, broker: str) -> Callable[[], 
     """
     from apps.core import clock
     from apps.outbox.outbox_settings_dataclass import OutboxSettings
-    from apps.outbox.services.outboxes import add_outbox
+    from apps.outbox.services.outbox_registration import add_outbox
     from apps.outbox.sweeping.outbox_sweeper import OutboxSweeper
     from benchmarks._redrives import PRINCIPAL
 

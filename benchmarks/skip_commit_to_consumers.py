@@ -98,7 +98,7 @@ def new_skip() -> Commit:
     from apps.brokers.services.topics_and_routing_publisher import topics_named
     from apps.core import clock
     from apps.core.actor import Actor
-    from apps.poison import skip_list_changes
+    from apps.poison import skip_addition_and_removal
     from apps.poison.skip_matching import Matcher
     from apps.team.rights import Principal, Scope
 
@@ -109,7 +109,7 @@ def new_skip() -> Commit:
     def commit() -> float:
         matcher = {"kind": "bookmark", "value": f"{next(numbers)}-0"}
         with transaction.atomic():
-            skip_list_changes.add(
+            skip_addition_and_removal.add(
                 topic=topic,
                 consumer_group=GROUP,
                 matcher=Matcher.parse(matcher),

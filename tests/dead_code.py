@@ -43,9 +43,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("*:urlpatterns", "poisonweb/urls.py:handler[45]0[034]"),
         *("*/models*:Meta", "*/models*:constraints", "*/models.py:abstract"),
         *("*/apps.py:*Config", "*/commands/*.py:requires_system_checks"),
-        *("apps/bookmarks/runs.py:db_type", "apps/bookmarks/runs.py:*_prep_value"),
         *(
-            "apps/bookmarks/runs.py:from_db_value",
+            "apps/bookmarks/runs_of_settled_positions.py:db_type",
+            "apps/bookmarks/runs_of_settled_positions.py:*_prep_value",
+        ),
+        *(
+            "apps/bookmarks/runs_of_settled_positions.py:from_db_value",
             "apps/core/postgres_transaction_fields.py:db_type",
         ),
         *(
@@ -161,7 +164,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "sdk/poisonguard/testing/__init__.py:*",
         *(
             "sdk/poisonguard/testing/fake_server_faults.py:*",
-            "sdk/poisonguard/testing/skip_list.py:*",
+            "sdk/poisonguard/testing/fake_server_skip_list.py:*",
         ),
         *("apps/brokers/adapters/memory.py:go_away", "*/memory.py:come_back"),
         "*/memory.py:stop_answering",

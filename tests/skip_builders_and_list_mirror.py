@@ -9,7 +9,7 @@ from django.db import connection
 from apps.brokers.models import Topic
 from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.core.actor import Actor
-from apps.poison import skip_list_changes, skip_list_for_consumers
+from apps.poison import skip_addition_and_removal, skip_list_for_consumers
 from apps.poison.models import Skip
 from apps.poison.skip_list_for_consumers import ListedSkip
 from apps.poison.skip_matching import Matcher
@@ -42,7 +42,7 @@ def added(now: datetime, matcher: Matcher | str = "7-0", **changes: object) -> S
         "principal": ANNA,
         "now": now,
     }
-    return skip_list_changes.add(**{**defaults, **changes})  # type: ignore[arg-type] # as told
+    return skip_addition_and_removal.add(**{**defaults, **changes})  # type: ignore[arg-type] # as told
 
 
 def values(topic: str = "orders", group: str | None = None) -> list[str]:

@@ -29,8 +29,8 @@ from django.views.decorators.http import require_safe
 from apps.capture.models import Lane
 from apps.core import celery_broker_timeouts, clock, postgres_session_usage
 from apps.core.bounded_threads import BoundedThreads
-from apps.outbox.current_sweeper_state import state_of
 from apps.outbox.models import Outbox
+from apps.outbox.sweeper_state_for_pages import state_of
 from apps.redelivery.models import EndpointActivity
 from apps.triage.services import orphaned_operations_and_expired_rows
 

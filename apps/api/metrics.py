@@ -25,9 +25,9 @@ from apps.brokers.models import Topic
 from apps.capture.models import Lane, LaneState
 from apps.core import clock
 from apps.core.statement_timeouts import TooSlow, unless_slow
-from apps.outbox.current_sweeper_state import SILENT, state_of
 from apps.outbox.models import Outbox, OutboxError
 from apps.outbox.sweeper_and_row_states import SweeperState
+from apps.outbox.sweeper_state_for_pages import SILENT, state_of
 from apps.poison import backlogs
 from apps.poison.models import PoisonCountCheck
 from apps.poison.states import DisplayState

@@ -91,7 +91,7 @@ def _first_that_fails(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
 
 
 def _first_bad(verdict: ChainVerdict, fails: Checkpoint | None) -> int | None:
-    """Return the first bad audit entry, if it can be identified."""
+    """Pick the first of the bad audit entries that a walk and a checkpoint found."""
     cut = verdict.entries + 1 if fails and _is_cut(verdict, fails) else None
     seqs = [seq for seq in (verdict.first_bad, cut) if seq is not None]
     return min(seqs, default=None)

@@ -262,7 +262,7 @@ def _changes_of(entries: _Relation) -> Iterator[str]:
 
 
 def _first_bad(walk: _Walk, unreadable: int | None) -> tuple[int | None, str]:
-    """Return the seq of the first bad audit entry, and what is wrong with it."""
+    """Pick the first of the bad audit entries that a walk found; say what is wrong."""
     candidates = [
         (walk.first_broken, "does not follow from the one before it"),
         (walk.first_mismatched, "shows in its columns what its record does not say"),

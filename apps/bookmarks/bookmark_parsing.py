@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from apps.bookmarks.runs import LAST
+from apps.bookmarks.runs_of_settled_positions import LAST
 from apps.brokers.redis_stream_ids import seq_of
 
 # The longest bookmark with a place: two numbers of 20 digits and their separators.

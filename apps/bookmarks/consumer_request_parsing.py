@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from apps.bookmarks.runs import LAST, Run, Runs
+from apps.bookmarks.runs_of_settled_positions import LAST, Run, Runs
 from apps.core.errors import Invalid
 from poisonguard.contract import NAME_LIMIT, has_control_character
 

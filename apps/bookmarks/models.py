@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 
 from apps.bookmarks.position_keepers import PositionSource
 from apps.bookmarks.querysets import MarkQuerySet, PositionQuerySet
-from apps.bookmarks.runs import NOWHERE, Runs, RunsField
+from apps.bookmarks.runs_of_settled_positions import NOWHERE, Runs, RunsField
 from apps.brokers.models import Topic
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 from apps.outbox.models import Outbox
-from apps.outbox.producer_rows import (
+from apps.outbox.outbox_row_decisions import (
     MESSAGE_ID,
     RELEASE,
     STATE,

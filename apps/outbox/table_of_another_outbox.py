@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from apps.core.errors import PoisonwebError
-from apps.outbox import producer_rows
+from apps.outbox import outbox_row_decisions
 from apps.outbox.models import Outbox
 from apps.outbox.producer_database_url import ProducerDatabase
 from poisonguard.outbox.sweeping.table_names import Tables
@@ -94,7 +94,7 @@ def _answer(future: Future[ServerTable | None]) -> ServerTable | None:
 def _read_table(outbox: Outbox) -> ServerTable | None:
     """Ask an outbox's server which table it has; None where it does not say."""
     try:
-        with producer_rows.session(outbox) as connection:
+        with outbox_row_decisions.session(outbox) as connection:
             values = {"table": Tables(outbox.schema or None).outbox}
             row = connection.execute(READ_TABLE, values).fetchone()
     except PoisonwebError:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.celery_processes import beat, start_worker
+from tests.acceptance.product_celery_processes import beat, start_worker
 from tests.acceptance.web_server_process import Web
 from tests.tmpdir_for_killed_processes import files_of_killed_processes
 

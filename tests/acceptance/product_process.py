@@ -112,7 +112,7 @@ class Product:
         return self.ready_line.rsplit(maxsplit=1)[-1]
 
     def pid(self, name: str) -> int:
-        """Return a program's process id, which a dead one lacks until restarted."""
+        """Wait until a program of the product runs; return its process id."""
         return wait_until(partial(self._pid, name))
 
     def _pid(self, name: str) -> int:

@@ -48,7 +48,7 @@ from tests.acceptance.answering_consumer import (
     capture_many,
     messages,
 )
-from tests.acceptance.celery_processes import StartWorker
+from tests.acceptance.product_celery_processes import StartWorker
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.django_db(transaction=True)]

@@ -40,7 +40,7 @@ from tests.acceptance.answering_consumer import (
     is_even,
 )
 from tests.acceptance.api_client import Client
-from tests.acceptance.celery_processes import Celery, StartWorker
+from tests.acceptance.product_celery_processes import Celery, StartWorker
 from tests.acceptance.web_server_process import Web, api_key
 from tests.failure_report_builders import failure
 from tests.waiting import wait_until

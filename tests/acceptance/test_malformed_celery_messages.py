@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.acceptance.product_worker_with_marking_task import MARK
+from tests.acceptance.product_worker_with_test_task import MARK
 from tests.waiting import wait_until
 
 QUEUE = "poisonweb"
@@ -50,7 +50,7 @@ class RestartedWorker:
             *(
                 sys.executable,
                 "-m",
-                "tests.acceptance.product_worker_with_marking_task",
+                "tests.acceptance.product_worker_with_test_task",
                 "worker",
             ),
             *("--queues", QUEUE, "--concurrency", "1"),

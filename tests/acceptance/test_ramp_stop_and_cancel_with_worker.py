@@ -27,7 +27,7 @@ from apps.triage.ramps import Ramp
 from apps.triage.services.previews import SelectionRequest
 from tests.acceptance.answering_consumer import Consumer, capture_many
 from tests.acceptance.api_client import Client
-from tests.acceptance.celery_processes import StartWorker
+from tests.acceptance.product_celery_processes import StartWorker
 from tests.acceptance.web_server_process import Web, api_key
 from tests.brokers.redis_server import Server
 from tests.waiting import wait_until

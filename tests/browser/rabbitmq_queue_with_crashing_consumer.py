@@ -21,7 +21,7 @@ BODY = b'{"payment": 4711}'
 HEADERS = {"tenant": "acme", "attempt": 1}
 MARK = "x-poisonweb-redrive"
 DELIVERY_LIMIT = 3
-CONSUMER = Path(__file__).with_name("payments_consumer.py")
+CONSUMER = Path(__file__).with_name("crashing_pika_consumer.py")
 
 
 class Own:

@@ -32,7 +32,7 @@ from apps.brokers.adapters.azure_queue.adapter import ADAPTER
 from apps.brokers.adapters.azure_queue.azure_http_client import AzureMessage, AzureWire
 from apps.brokers.adapters.azure_queue.dead_lettering import AzureDeadLettering
 from apps.brokers.adapters.azure_queue.message_text import ENCODING_HEADER, LARGEST_TEXT
-from apps.brokers.adapters.azure_queue.queue_reading_settings import AzureQueueSettings
+from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
 from apps.brokers.models import Topic
 from apps.capture.intake.occurrence import from_dead_letter
 from apps.core import clock

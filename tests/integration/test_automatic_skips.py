@@ -12,7 +12,7 @@ from apps.capture import tasks
 from apps.capture.intake import automatic_skips
 from apps.capture.intake.services import CaptureStatus
 from apps.core import clock
-from apps.poison import skip_list_changes, skip_list_for_consumers
+from apps.poison import skip_addition_and_removal, skip_list_for_consumers
 from apps.poison.models import Failure, Poison, Skip, SkipList, WaitingSkip
 from tests.failure_report_builders import capture, failure, poisons
 from tests.skip_builders_and_list_mirror import (
@@ -236,7 +236,7 @@ def test_what_is_removed_and_fails_again_is_skipped_again(
     now: datetime, replaying: Topic
 ) -> None:
     poisons(now, 1, bookmark="1-0")
-    skip_list_changes.remove(
+    skip_addition_and_removal.remove(
         skip_id=Skip.objects.get().pk, reason="", principal=ANNA, now=now
     )
     before = values()
@@ -389,7 +389,7 @@ def test_a_skip_that_ends_makes_room(
         at = now + timedelta(minutes=minute)
         capture(at, *(failure(at) for _ in range(3)))
     month = now + 31 * DAY
-    skip_list_changes.expire(now=month)
+    skip_addition_and_removal.expire(now=month)
 
     capture(month, *(failure(month) for _ in range(2)))
 

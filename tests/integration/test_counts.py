@@ -29,7 +29,11 @@ from apps.poison.models import (
     PoisonCountCheck,
     Problem,
 )
-from apps.poison.services import confirmations, counts, drop_restore_and_give_back
+from apps.poison.services import (
+    counts,
+    drop_restore_and_give_back,
+    redrive_confirmations_by_token,
+)
 from apps.poison.services.counts import WrongCount
 from apps.poison.states import DisplayState
 from apps.team.rights import Principal
@@ -72,7 +76,9 @@ def test_whatever_becomes_of_messages_their_counts_follow(
 ) -> None:
     silent, handled, back, dropped, restored, deleted, other = poisons(now, 7)
     tokens = {each.pk: redriven(each, now) for each in (silent, handled, back)}
-    confirmations.confirm(tokens=[(tokens[handled.pk], "orders")], now=now)
+    redrive_confirmations_by_token.confirm(
+        tokens=[(tokens[handled.pk], "orders")], now=now
+    )
     again = failure(
         now,
         redrive=tokens[back.pk],

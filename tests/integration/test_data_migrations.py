@@ -13,7 +13,7 @@ from apps.brokers.models import Topic
 from apps.capture.models import Lane, LaneState
 from apps.core.schema_changes import migrate
 from apps.poison.models import Failure, Redrive
-from apps.poison.services.confirmations import confirm
+from apps.poison.services.redrive_confirmations_by_token import confirm
 from apps.team import services as team
 from apps.team.models import ApiKey, SignInFailures
 from apps.team.rights import Principal, Scope

@@ -16,7 +16,7 @@ from apps.brokers.models import Broker, Topic
 from apps.core import advisory_locks, clock
 from apps.poison.models import Hold, ItemWindow, Poison, Redrive
 from apps.poison.redrive_signatures import redrive_of, sign
-from apps.poison.services import confirmations
+from apps.poison.services import redrive_confirmations_by_token
 from apps.team import services as team
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.errors import NotConverted, NotTaken, Stale
@@ -363,7 +363,9 @@ def test_a_consumer_confirms_a_redrive_of_then_at_any_time(
 
     if when == "after":
         convert_all()
-    (answer,) = confirmations.confirm(tokens=[(token, "orders")], now=now)
+    (answer,) = redrive_confirmations_by_token.confirm(
+        tokens=[(token, "orders")], now=now
+    )
     convert_all()
     run(operation, now)
 

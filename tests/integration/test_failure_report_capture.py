@@ -10,7 +10,7 @@ import pytest
 from apps.capture.intake.services import CaptureStatus
 from apps.capture.models import Counter
 from apps.poison.models import Alias, Body, Failure, Poison, Problem, Redrive
-from apps.poison.services.confirmations import confirm
+from apps.poison.services.redrive_confirmations_by_token import confirm
 from apps.poison.states import PoisonState, RedriveOutcome
 from tests.failure_report_builders import (
     capture,

@@ -22,7 +22,7 @@ from apps.brokers.services.topics_and_routing_publisher import (
 )
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.poison.models import Hold, Poison, Redrive
-from apps.poison.services import confirmations
+from apps.poison.services import redrive_confirmations_by_token
 from apps.team.rights import GRANTS, Principal, Role
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
@@ -335,7 +335,9 @@ def test_an_answer_after_a_cancel_stands_on_what_may_have_been_sent(
     (fields,) = sent_messages(stream)
     token = fields[b"x-poisonweb-redrive"].decode()
 
-    (result,) = confirmations.confirm(tokens=[(token, "orders")], now=now)
+    (result,) = redrive_confirmations_by_token.confirm(
+        tokens=[(token, "orders")], now=now
+    )
 
     assert result.status == "confirmed"
     assert counts_of(operation) == {"confirmed": 1}
@@ -484,7 +486,7 @@ def answer(stream: Redis, now: datetime, *, failing: Sequence[int] = ()) -> None
         if place in failing:
             capture(now, failure(now, bookmark=f"{place}-9", redrive=token))
         else:
-            confirmations.confirm(tokens=[(token, "orders")], now=now)
+            redrive_confirmations_by_token.confirm(tokens=[(token, "orders")], now=now)
 
 
 def test_a_ramp_sends_the_next_step_only_when_the_last_one_was_confirmed(

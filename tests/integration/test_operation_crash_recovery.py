@@ -19,7 +19,7 @@ from apps.brokers.services.topics_and_routing_publisher import (
     RoutingPublisher,
 )
 from apps.poison.models import Hold, ItemWindow, Poison, Redrive
-from apps.poison.services import confirmations
+from apps.poison.services import redrive_confirmations_by_token
 from apps.team.rights import Principal
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
@@ -137,7 +137,9 @@ def test_a_silent_message_keeps_its_earlier_send_when_a_second_one_was_not_made(
     class AnsweredMeanwhile(RoutingPublisher):
         def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
             if answer:
-                confirmations.confirm(tokens=[(header, "orders")], now=later)
+                redrive_confirmations_by_token.confirm(
+                    tokens=[(header, "orders")], now=later
+                )
             return [PublishOutcome(kind=OutcomeKind.UNSENT, detail="away")] * len(
                 messages
             )
@@ -162,7 +164,9 @@ def test_a_held_message_that_was_answered_meanwhile_is_skipped_with_the_reason(
 
     class AnsweredMeanwhile(RoutingPublisher):
         def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
-            confirmations.confirm(tokens=[(header, "orders")], now=later)
+            redrive_confirmations_by_token.confirm(
+                tokens=[(header, "orders")], now=later
+            )
             return [PublishOutcome(kind=OutcomeKind.UNSENT, detail="away")] * len(
                 messages
             )

@@ -27,7 +27,7 @@ from apps.capture import daily_partition_creation
 from apps.capture.models import Mode
 from apps.core import advisory_locks, shared_postgres_snapshot
 from apps.core.actor import Actor
-from apps.poison import skip_list_changes
+from apps.poison import skip_addition_and_removal
 from apps.poison.models import Poison
 from apps.reports.models import Day, Run
 from apps.reports.services import next_unfinished_run as nights
@@ -153,7 +153,7 @@ def test_skips_and_positions_are_kept_and_moved(
     operator: Principal, now: datetime
 ) -> None:
     skip = added(now)
-    skip_list_changes.remove(
+    skip_addition_and_removal.remove(
         skip_id=skip.pk, reason="over", principal=operator, now=now
     )
     epoch = opened(now - HOUR).epoch

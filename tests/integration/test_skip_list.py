@@ -14,8 +14,8 @@ from apps.brokers.models import Topic
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.poison import (
     querysets,
+    skip_addition_and_removal,
     skip_counts,
-    skip_list_changes,
     skip_list_for_consumers,
     skip_matching,
 )
@@ -48,7 +48,7 @@ def someone(*topics: str) -> Principal:
 def test_each_change_takes_the_next_revision_of_its_topic(now: datetime) -> None:
     first, second = added(now, "1-0"), added(now, "2-0")
     other = added(now, "1-0", topic=topic_named("payments"))
-    removed = skip_list_changes.remove(
+    removed = skip_addition_and_removal.remove(
         skip_id=first.pk, reason="", principal=ANNA, now=now
     )
 
@@ -61,7 +61,9 @@ def test_a_reader_gets_the_changes_after_its_snapshot(now: datetime) -> None:
     removed, stays = added(now, "1-0"), added(now, "2-0")
     reader = Mirror()
 
-    skip_list_changes.remove(skip_id=removed.pk, reason="", principal=ANNA, now=now)
+    skip_addition_and_removal.remove(
+        skip_id=removed.pk, reason="", principal=ANNA, now=now
+    )
     new = added(now, "3-0")
     reader.follow()
 
@@ -73,7 +75,9 @@ def test_a_changed_skip_is_listed_once_as_it_is_now(now: datetime) -> None:
     skip = added(now, "1-0", reason="at first")
     added(now, "1-0", reason="and again", expires_at=now + DAY)
     before_it_was_there = changes_after(0)
-    skip_list_changes.remove(skip_id=skip.pk, reason="", principal=ANNA, now=now)
+    skip_addition_and_removal.remove(
+        skip_id=skip.pk, reason="", principal=ANNA, now=now
+    )
     after_its_end = changes_after(0)
 
     assert [(t.revision, t.reason, t.because) for t in before_it_was_there] == [
@@ -174,7 +178,7 @@ def test_what_cannot_be_added_is_refused_and_changes_nothing(now: datetime) -> N
 def test_adding_and_removing_are_audited_once_each(now: datetime) -> None:
     skip = added(now, "1-0", reason="it kills the parser")
     for _ in range(2):
-        skip_list_changes.remove(
+        skip_addition_and_removal.remove(
             skip_id=skip.pk, reason="fixed", principal=ANNA, now=now
         )
 
@@ -191,7 +195,7 @@ def test_a_principal_cannot_remove_a_skip_that_it_cannot_see(now: datetime) -> N
     skip = added(now)
 
     with pytest.raises(Absent):
-        skip_list_changes.remove(
+        skip_addition_and_removal.remove(
             skip_id=skip.pk, reason="", principal=someone("payments"), now=now
         )
 
@@ -212,11 +216,11 @@ def test_expiry_is_a_revision_with_its_reason(now: datetime) -> None:
     added(now, "for good")
     reader = Mirror()
 
-    early = skip_list_changes.expire(now=now + DAY - timedelta(seconds=1))
-    ended = skip_list_changes.expire(now=now + DAY)
+    early = skip_addition_and_removal.expire(now=now + DAY - timedelta(seconds=1))
+    ended = skip_addition_and_removal.expire(now=now + DAY)
     changes = changes_after(reader.revision)
 
-    assert (early, ended, skip_list_changes.expire(now=now + DAY)) == (0, 3, 0)
+    assert (early, ended, skip_addition_and_removal.expire(now=now + DAY)) == (0, 3, 0)
     assert [(t.id, t.revision, t.because) for t in changes] == [
         (skip.pk, 5 + place, "expired") for place, skip in enumerate(skips)
     ]
@@ -229,12 +233,14 @@ def test_pruning_raises_the_floor_and_keeps_skips_of_people(
     topic = topic_named(replays=True)
     poisons(now, 2)
     mine = added(now, "by hand")
-    skip_list_changes.remove(skip_id=mine.pk, reason="", principal=ANNA, now=now)
+    skip_addition_and_removal.remove(
+        skip_id=mine.pk, reason="", principal=ANNA, now=now
+    )
     month = timedelta(days=31)
-    skip_list_changes.expire(now=now + month)
+    skip_addition_and_removal.expire(now=now + month)
 
-    early = skip_list_changes.prune(now=now + month)
-    pruned = skip_list_changes.prune(now=now + 2 * month)
+    early = skip_addition_and_removal.prune(now=now + month)
+    pruned = skip_addition_and_removal.prune(now=now + 2 * month)
 
     assert (early, pruned) == (0, 2)
     assert SkipList.objects.get(topic=topic).floor == 6
@@ -391,7 +397,9 @@ def test_a_requeue_meets_only_rules_of_its_topic_and_group(now: datetime) -> Non
 
 def test_history_keeps_what_has_ended_newest_first(now: datetime) -> None:
     first, second = added(now, "1-0"), added(now, "2-0")
-    skip_list_changes.remove(skip_id=second.pk, reason="", principal=ANNA, now=now)
+    skip_addition_and_removal.remove(
+        skip_id=second.pk, reason="", principal=ANNA, now=now
+    )
 
     rows = list(Skip.objects.filter(topic=topic_named()).recent_first())
 

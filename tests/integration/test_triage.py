@@ -18,7 +18,7 @@ from apps.core.errors import Forbidden, Invalid
 from apps.poison.models import Poison, Redrive
 from apps.poison.query_language import Query
 from apps.poison.redrive_signatures import verified
-from apps.poison.services import confirmations
+from apps.poison.services import redrive_confirmations_by_token
 from apps.poison.states import PoisonState
 from apps.team.rights import GRANTS, Principal, Role, Scope
 from apps.triage.errors import Stale
@@ -384,7 +384,7 @@ def test_messages_answered_meanwhile_are_skipped_with_the_reason(
     token = redriven(poison, now)
     later = now + 11 * MINUTE  # it is silent
     operation = confirm(operator, preview(operator, later), later)
-    confirmations.confirm(tokens=[(token, "orders")], now=later)
+    redrive_confirmations_by_token.confirm(tokens=[(token, "orders")], now=later)
 
     run(operation, later)
 

@@ -218,7 +218,7 @@ def quick_passwords() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Be an installation that is brought up, with its settings of then."""
+    """Set the settings and the environment of an installation that is upgraded."""
     var = tmp_path_factory.mktemp("var")
     plain = "django.contrib.staticfiles.storage.StaticFilesStorage"
     with (

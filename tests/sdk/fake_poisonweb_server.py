@@ -13,7 +13,7 @@ import pytest
 
 from poisonguard.server.http_client import Client
 from poisonguard.testing.fake_poisonweb_api import Double
-from poisonguard.testing.skip_list import Json
+from poisonguard.testing.fake_server_skip_list import Json
 
 __all__ = ["KEY", "Json", "Server", "be_patient", "running"]
 

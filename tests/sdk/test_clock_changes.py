@@ -252,7 +252,7 @@ def test_no_report_is_lost_where_the_clock_is_set_between_segments(
     server: Server, set_clock: Set, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("poisonguard.server.spool.SEGMENT_LIMIT", 1)  # one report each
-    monkeypatch.setattr("poisonguard.server.spool_queue.ADOPT_EVERY", 0.0)
+    monkeypatch.setattr("poisonguard.server.spooled_report_sending.ADOPT_EVERY", 0.0)
     hours, real = iter((0, 40, -40, 1, -1, 3)), time.time_ns
     monkeypatch.setattr(
         time, "time_ns", lambda: real() + next(hours) * 3_600 * 1_000_000_000

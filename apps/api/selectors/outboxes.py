@@ -8,10 +8,10 @@ from datetime import datetime
 from apps.api.keyset_pagination import Page, PageWindow
 from apps.brokers import sealed_addresses
 from apps.core.errors import Absent
-from apps.outbox.current_sweeper_state import state_of
 from apps.outbox.models import Outbox, OutboxActivity, OutboxError
 from apps.outbox.outbox_settings_dataclass import OutboxSettings
 from apps.outbox.querysets import OutboxQuerySet
+from apps.outbox.sweeper_state_for_pages import state_of
 from apps.team.rights import Principal
 
 MOST_ERRORS = 100

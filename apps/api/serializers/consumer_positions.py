@@ -28,7 +28,7 @@ from apps.bookmarks.consumer_request_parsing import (
     MOST_RUNS,
 )
 from apps.bookmarks.position_keepers import PositionSource
-from apps.bookmarks.runs import LAST
+from apps.bookmarks.runs_of_settled_positions import LAST
 from apps.bookmarks.services import position_settling
 
 # Enough for a process that settles for some thousand consumers in one request.

@@ -22,12 +22,12 @@ from apps.api.serializers.base import (
     choice,
 )
 from apps.api.serializers.declared_settings import SettingFields, sourced
-from apps.outbox.current_sweeper_state import SILENT
 from apps.outbox.models import OUTBOX_NAME_LIMIT
 from apps.outbox.outbox_fields import SETTINGS
+from apps.outbox.outbox_row_decisions import MOST_ROW_ID, RowFilter, RowState
 from apps.outbox.outbox_settings_dataclass import OutboxSettings
-from apps.outbox.producer_rows import MOST_ROW_ID, RowFilter, RowState
 from apps.outbox.sweeper_and_row_states import SweeperState
+from apps.outbox.sweeper_state_for_pages import SILENT
 
 LARGEST_VERSION = 2**31 - 1
 

@@ -19,7 +19,7 @@ from apps.api.serializers.base import (
     Text,
 )
 from apps.bookmarks.consumer_request_parsing import EPOCH_LIMIT
-from apps.bookmarks.runs import LAST, NOWHERE, size
+from apps.bookmarks.runs_of_settled_positions import LAST, NOWHERE, size
 from apps.poison.query_language import MAX_ID
 from apps.triage.services.position_moves import MoveTarget, Strategy
 

@@ -36,7 +36,7 @@ from apps.capture.intake import applied_skips
 from apps.core import clock
 from apps.core.batch_requests import Batch
 from apps.core.errors import Unavailable
-from apps.poison import skip_list_changes
+from apps.poison import skip_addition_and_removal
 from apps.poison.skip_list_for_consumers import ListedSkip
 from apps.team.rights import Scope
 from poisonguard.contract import parse_applied
@@ -68,7 +68,7 @@ class Skips(View):
         gives the same in columns, a sixteenth of the size with gzip: docs/protocol.md.
         """
         query = serializers.SkipListQuery.parse_query(request.query_params)
-        skip_list_changes.require_topic_right(
+        skip_addition_and_removal.require_topic_right(
             topic=query["topic"], principal=self.principal
         )
         response = _snapshot(request, **query)
@@ -92,9 +92,11 @@ class Skips(View):
         """
         members = serializers.NewSkip.parse(request.data)
         name = members.pop("topic")
-        skip_list_changes.require_topic_right(topic=name, principal=self.principal)
+        skip_addition_and_removal.require_topic_right(
+            topic=name, principal=self.principal
+        )
         topic = brokers.topics_named(names=[name])[name]
-        skip = skip_list_changes.add(
+        skip = skip_addition_and_removal.add(
             topic=topic, **members, principal=self.principal, now=clock.now()
         )
         where = reverse("api-skip", args=[skip.pk])
@@ -141,7 +143,7 @@ class Skip(View):
     )
     def delete(self, request: Request, skip_id: int) -> Response:
         """Ends a skip. Idempotent: one that has ended already stays as it is."""
-        skip = skip_list_changes.remove(
+        skip = skip_addition_and_removal.remove(
             skip_id=skip_id,
             **serializers.Unskip.parse(request.data),
             principal=self.principal,
@@ -206,7 +208,9 @@ class Stream(View):
             request.query_params, last_event_id=request.headers.get("Last-Event-ID")
         )
         for topic in stream_params.topics:
-            skip_list_changes.require_topic_right(topic=topic, principal=self.principal)
+            skip_addition_and_removal.require_topic_right(
+                topic=topic, principal=self.principal
+            )
         if not hasattr(request, "scope"):
             raise Unavailable("This server cannot stream: run it under ASGI.")
         return StreamingHttpResponse(

@@ -18,9 +18,9 @@ from apps.api.serializers import outboxes as serializers
 from apps.api.views.base import View, list_response
 from apps.core import clock
 from apps.core.errors import Absent
-from apps.outbox import producer_rows, table_inspection
+from apps.outbox import outbox_row_decisions, table_inspection
 from apps.outbox.models import Outbox as OutboxModel
-from apps.outbox.services import outboxes as services
+from apps.outbox.services import outbox_registration as services
 from apps.outbox.services import row_decisions
 from apps.team.rights import Principal, Scope
 
@@ -136,7 +136,7 @@ class OutboxRowList(View):
         outbox = outboxes.visible(outbox_id, self.principal)
         hidden = services.hidden_topics(outbox, self.principal)
         filters = replace(filters, hidden_topics=hidden)
-        rows = producer_rows.find(outbox, filters, most=MOST_ROWS + 1)
+        rows = outbox_row_decisions.find(outbox, filters, most=MOST_ROWS + 1)
         more = len(rows) > MOST_ROWS
         answer = {
             "results": rows[:MOST_ROWS],
@@ -213,7 +213,7 @@ def _decide(
         outbox=outbox, row_id=row_id, principal=principal, now=clock.now(), **decision
     )
     hidden = services.hidden_topics(outbox, principal)
-    row = producer_rows.one(outbox, row_id, hidden)
+    row = outbox_row_decisions.one(outbox, row_id, hidden)
     if row is None:
         raise Absent(f"There is no row {row_id} of {outbox} any more.")
     return Response(serializers.OutboxRow(row).data)

@@ -8,7 +8,7 @@ from django.db import migrations, models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from apps.bookmarks.runs import RunsField
+from apps.bookmarks.runs_of_settled_positions import RunsField
 
 SDK = Q(source="sdk")
 BROKER = Q(source="broker")

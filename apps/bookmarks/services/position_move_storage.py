@@ -10,7 +10,12 @@ from django.db import connection, transaction
 from django.db.models import Max
 
 from apps.bookmarks.models import BookmarkPosition, Mark, Move, Moved
-from apps.bookmarks.runs import Runs, as_text, from_postgres, watermark
+from apps.bookmarks.runs_of_settled_positions import (
+    Runs,
+    as_text,
+    from_postgres,
+    watermark,
+)
 from apps.bookmarks.services.position_opening import fence
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from django.db import connection, transaction
 
 from apps.bookmarks.consumer_request_parsing import MOST_RUNS, PositionUpdate
-from apps.bookmarks.runs import NOWHERE, as_text
+from apps.bookmarks.runs_of_settled_positions import NOWHERE, as_text
 from apps.core.batch_requests import Batch
 from apps.team.rights import Principal
 

@@ -163,7 +163,7 @@ def failure_row(new: NewMessage, now: datetime, day: date) -> Sequence[object]:
 
 
 def delivery_row(new: NewMessage, now: datetime) -> Sequence[object]:
-    """Return the columns that identify a dead letter without a name, by its digest."""
+    """Return a row of `capture_delivery`: it identifies an unnamed dead letter."""
     o = new.occurrence
     return o.report_id, o.topic_id, o.delivery, now
 

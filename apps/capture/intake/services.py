@@ -26,8 +26,8 @@ from apps.capture.intake import (
 from apps.capture.intake.occurrence import Occurrence, believed, from_report
 from apps.capture.intake.staged_occurrences_merge import merge
 from apps.core.batch_requests import Batch
-from apps.poison.services import confirmations
-from apps.poison.services.confirmations import ConfirmationResult
+from apps.poison.services import redrive_confirmations_by_token
+from apps.poison.services.redrive_confirmations_by_token import ConfirmationResult
 from apps.team.rights import Principal
 from poisonguard.contract import (
     CounterReport,
@@ -150,7 +150,7 @@ def confirm(
     """
     batch = Batch(members, parse_confirmation, reject)
     batch.answer(lambda confirmation: refuse_hidden(confirmation.topic, principal))
-    results = confirmations.confirm(
+    results = redrive_confirmations_by_token.confirm(
         tokens=[(each.redrive, each.topic) for each in batch.unanswered], now=now
     )
     return batch.in_order(map(_answer_of_confirmation, results))

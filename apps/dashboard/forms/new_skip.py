@@ -16,7 +16,7 @@ from apps.brokers.models import Topic
 from apps.core.errors import Absent, Invalid, PoisonwebError, Refused
 from apps.dashboard.forms.fields import ReasonField, require_valid
 from apps.dashboard.selectors.skips import MatcherLabel
-from apps.poison import message_contents, skip_list_changes, skip_matching
+from apps.poison import message_contents, skip_addition_and_removal, skip_matching
 from apps.poison.models import Poison, Skip
 from apps.poison.skip_matching import Matcher, MatchPreview
 from apps.team.rights import Principal
@@ -159,7 +159,8 @@ class DraftPreview:
         counts = self.counts
         is_rule = self.draft.matcher.kind is MatcherKind.RULE
         return (
-            is_rule and counts.matched == counts.of >= skip_list_changes.OVERBROAD_AFTER
+            is_rule
+            and counts.matched == counts.of >= skip_addition_and_removal.OVERBROAD_AFTER
         )
 
 
@@ -247,7 +248,7 @@ def add(
     if preview.is_everything and not data["everything"]:
         raise Invalid("everything", "tick “Yes, all of them” if you mean every message")
     check_reason(data["reason"])
-    return skip_list_changes.add(
+    return skip_addition_and_removal.add(
         topic=draft.topic,
         consumer_group=draft.consumer_group,
         matcher=draft.matcher,

@@ -26,9 +26,9 @@ from apps.dashboard.keyset_pagination import MAX_ID
 from apps.outbox import table_inspection
 from apps.outbox.models import Outbox
 from apps.outbox.outbox_fields import SETTINGS
+from apps.outbox.outbox_row_decisions import RowFilter, RowState
 from apps.outbox.outbox_settings_dataclass import OutboxSettings
-from apps.outbox.producer_rows import RowFilter, RowState
-from apps.outbox.services import outboxes
+from apps.outbox.services import outbox_registration
 from apps.team.rights import Principal
 from poisonguard.contract import NAME_LIMIT
 from poisonguard.outbox.sweeping.inspection import Finding
@@ -101,8 +101,8 @@ class OutboxForm:
         """
         settings = OutboxSettings(**declared.parsed(_OF_THE_FORM, self.texts))
         settings.check()
-        url = outboxes.storable_url(settings.url)
-        outboxes.check_address(url)
+        url = outbox_registration.storable_url(settings.url)
+        outbox_registration.check_address(url)
         return table_inspection.findings(
             url=url, schema=settings.schema, for_manager=True
         )
@@ -114,7 +114,7 @@ class OutboxForm:
 
     def add(self, principal: Principal, *, now: datetime) -> Outbox:
         """Add an outbox with the entered values; raises Invalid for a wrong field."""
-        return outboxes.add_outbox(
+        return outbox_registration.add_outbox(
             name=self.name,
             settings=OutboxSettings(**declared.parsed(_OF_THE_FORM, self.texts)),
             principal=principal,
@@ -127,7 +127,7 @@ class OutboxForm:
         changes = declared.parsed(_OF_THE_FORM, self.texts)
         if not changes["url"] or changes["url"] == outbox.url:
             del changes["url"]
-        outboxes.change_outbox(
+        outbox_registration.change_outbox(
             name=outbox.name,
             changes=changes,
             version=self.version,

@@ -12,7 +12,7 @@ from django.http import QueryDict
 
 from apps.bookmarks.bookmark_parsing import place_of
 from apps.bookmarks.models import Mark
-from apps.bookmarks.runs import LAST
+from apps.bookmarks.runs_of_settled_positions import LAST
 from apps.core.errors import Invalid
 from apps.team.rights import Principal
 from apps.triage.services.position_moves import (

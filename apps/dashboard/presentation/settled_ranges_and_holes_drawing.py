@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from apps.bookmarks.models import Mark
-from apps.bookmarks.runs import Runs
+from apps.bookmarks.runs_of_settled_positions import Runs
 from apps.triage.services.position_moves import LocatedPoison
 
 WIDTH = 1000

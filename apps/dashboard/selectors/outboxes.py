@@ -11,12 +11,12 @@ from apps.brokers.models import Broker
 from apps.core.errors import Absent, Refused, Unavailable
 from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.dashboard.selectors.name_filter import NameFilter
-from apps.outbox import producer_rows
-from apps.outbox.current_sweeper_state import state_of
+from apps.outbox import outbox_row_decisions
 from apps.outbox.models import Outbox, OutboxError
-from apps.outbox.producer_rows import ProducerRow, RowFilter
+from apps.outbox.outbox_row_decisions import ProducerRow, RowFilter
 from apps.outbox.querysets import OutboxQuerySet
-from apps.outbox.services.outboxes import hidden_topics
+from apps.outbox.services.outbox_registration import hidden_topics
+from apps.outbox.sweeper_state_for_pages import state_of
 from apps.poison.models import Poison, Problem
 from apps.team.rights import Principal, Scope
 
@@ -120,7 +120,7 @@ def rows(outbox: Outbox, filters: RowFilter, principal: Principal) -> RowList:
     """
     filters = replace(filters, hidden_topics=hidden_topics(outbox, principal))
     try:
-        listed = producer_rows.find(outbox, filters, most=ROWS_SIZE + 1)
+        listed = outbox_row_decisions.find(outbox, filters, most=ROWS_SIZE + 1)
     except (Unavailable, Refused) as trouble:
         return RowList(rows=[], trouble=str(trouble))
     first = listed[:ROWS_SIZE]

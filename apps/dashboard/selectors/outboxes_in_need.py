@@ -13,10 +13,10 @@ from django.utils.text import Truncator
 from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.dashboard.presentation.plurals import counted_noun
 from apps.dashboard.selectors.health import MOST_NAMED, Alarm, ComponentStatus
-from apps.outbox.current_sweeper_state import SILENT, state_of
 from apps.outbox.models import SWEEPER_LIVES, Outbox, OutboxActivity
 from apps.outbox.querysets import OutboxQuerySet
 from apps.outbox.sweeper_and_row_states import SweeperState
+from apps.outbox.sweeper_state_for_pages import SILENT, state_of
 from apps.team.rights import Principal, Scope
 
 SICK = (SweeperState.BROKEN, SweeperState.UNREACHABLE)

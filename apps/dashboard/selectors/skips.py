@@ -33,7 +33,7 @@ from apps.dashboard.keyset_pagination import (
     bounded_count,
     page,
 )
-from apps.poison import skip_list_changes, skip_matching
+from apps.poison import skip_addition_and_removal, skip_matching
 from apps.poison.models import Poison, Skip, SkipList, WaitingSkip
 from apps.poison.querysets import SkipQuerySet
 from apps.poison.skip_matching import Matcher
@@ -165,7 +165,7 @@ def find(
 
 def one(skip_id: int, principal: Principal, *, now: datetime) -> SkipDetail:
     """Load a skip for its page; raises Absent if this principal may not see it."""
-    skip = skip_list_changes.visible(skip_id=skip_id, principal=principal)
+    skip = skip_addition_and_removal.visible(skip_id=skip_id, principal=principal)
     entries = Entry.objects.filter(subject=f"skip:{skip_id}").order_by("-seq")
     return SkipDetail(row=SkipRow.of(skip, now=now), entries=list(entries[:MOST_SHOWN]))
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 from django import template
 
-from apps.bookmarks import runs
+from apps.bookmarks import runs_of_settled_positions
 
 register = template.Library()
-register.filter(runs.watermark)
-register.filter(runs.size)
+register.filter(runs_of_settled_positions.watermark)
+register.filter(runs_of_settled_positions.size)
 
 UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 

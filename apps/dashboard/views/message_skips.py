@@ -18,7 +18,7 @@ from apps.dashboard.forms.topic_and_skip_filters import SkipsForm
 from apps.dashboard.keyset_pagination import ListCursor
 from apps.dashboard.presentation import api_calls_as_curl
 from apps.dashboard.selectors import skips
-from apps.poison import skip_list_changes
+from apps.poison import skip_addition_and_removal
 from apps.poison.models import Poison
 from apps.team.rights import Scope
 
@@ -85,7 +85,7 @@ def remove(request: SignedIn, skip_id: int) -> HttpResponse:
     try:
         skips.one(skip_id, principal, now=now)
         skip_forms.check_reason(reason)
-        skip_list_changes.remove(
+        skip_addition_and_removal.remove(
             skip_id=skip_id, reason=reason, principal=principal, now=now
         )
     except Invalid as wrong:

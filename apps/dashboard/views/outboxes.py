@@ -25,8 +25,8 @@ from apps.dashboard.selectors import outboxes
 from apps.outbox import table_inspection
 from apps.outbox.models import Outbox
 from apps.outbox.outbox_fields import BY_NAME
-from apps.outbox.producer_rows import RowFilter, RowState
-from apps.outbox.services import outboxes as services
+from apps.outbox.outbox_row_decisions import RowFilter, RowState
+from apps.outbox.services import outbox_registration as services
 from apps.outbox.services import row_decisions
 from apps.team.rights import Scope
 from poisonguard.outbox.sweeping.inspection import Finding

@@ -18,7 +18,7 @@ from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, Valu
 from apps.core.errors import Refused
 from apps.core.text_cleaning import storable
 from apps.outbox.models import Outbox, OutboxActivity, SetAsideRow
-from apps.outbox.producer_rows import Quarantine
+from apps.outbox.outbox_row_decisions import Quarantine
 from apps.outbox.sweeper_and_row_states import FINAL, AsideState
 from apps.poison.models import Hold, Poison, Redrive
 from apps.poison.services import drop_restore_and_give_back

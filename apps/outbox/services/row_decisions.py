@@ -12,11 +12,11 @@ from django.db import transaction
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.errors import Refused
-from apps.outbox import producer_rows
+from apps.outbox import outbox_row_decisions
 from apps.outbox.models import Outbox
-from apps.outbox.producer_rows import Quarantine
+from apps.outbox.outbox_row_decisions import Quarantine
 from apps.outbox.services import quarantined_rows_and_messages
-from apps.outbox.services.outboxes import hidden_topics
+from apps.outbox.services.outbox_registration import hidden_topics
 from apps.outbox.sweeper_and_row_states import AsideState
 from apps.team.rights import Principal, Scope
 
@@ -40,7 +40,7 @@ def send_row(
     Unavailable where the database is away.
     """
     _decide(
-        producer_rows.release,
+        outbox_row_decisions.release,
         AsideState.RELEASED,
         Action.OUTBOX_ROW_RELEASED,
         outbox,
@@ -64,7 +64,7 @@ def drop_row(
     See `send_row`.
     """
     _decide(
-        producer_rows.drop,
+        outbox_row_decisions.drop,
         AsideState.DROPPED,
         Action.OUTBOX_ROW_DROPPED,
         outbox,
@@ -95,7 +95,7 @@ def _decide(
     principal.require(Scope.OPERATIONS_WRITE)
     reason = audit.clean_reason(reason)
     hidden = hidden_topics(outbox, principal)
-    with producer_rows.session(outbox) as connection:
+    with outbox_row_decisions.session(outbox) as connection:
         quarantine = decide(outbox, connection, row_id, hidden)
         if quarantine is None:
             raise Refused(f"Row {row_id} of {outbox} is not quarantined: look again.")

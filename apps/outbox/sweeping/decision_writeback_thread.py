@@ -20,10 +20,10 @@ import psycopg
 from django.db import DatabaseError, connections
 
 from apps.core.postgres_connections import borrow
-from apps.outbox import decision_writeback, producer_rows
+from apps.outbox import decision_writeback, outbox_row_decisions
 from apps.outbox.database_error_texts import ErrorTexts
 from apps.outbox.models import Outbox
-from apps.outbox.producer_rows import Quarantine
+from apps.outbox.outbox_row_decisions import Quarantine
 from apps.outbox.services import quarantined_rows_and_messages, sweeper_activity
 from apps.outbox.services.quarantined_rows_and_messages import DecidedRow
 from apps.outbox.services.sweeper_activity import NewErrors
@@ -185,7 +185,7 @@ class DecisionWriteback:
         by_target = dict[AsideState, list[DecidedRow]]()
         for decided in rows:
             by_target.setdefault(decided.target, []).append(decided)
-        with producer_rows.session(outbox, most_bytes=MOST_BYTES) as connection:
+        with outbox_row_decisions.session(outbox, most_bytes=MOST_BYTES) as connection:
             connection.execute(decision_writeback.LOCK_LIMIT)
             for together in by_target.values():
                 try:

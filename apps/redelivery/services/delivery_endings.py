@@ -18,7 +18,7 @@ from apps.capture.intake import services as capture
 from apps.capture.intake.occurrence import from_report
 from apps.core import hashed_ids
 from apps.core.text_cleaning import readable
-from apps.poison.services import confirmations
+from apps.poison.services import redrive_confirmations_by_token
 from apps.redelivery.call_and_delivery_dataclasses import CallResult, NewDelivery
 from apps.redelivery.delivery_ids import new_delivery_id
 from apps.redelivery.delivery_order_keys import order_key_of
@@ -62,7 +62,7 @@ def deliver(
     delivery.finished_at = now
     token = _value_of(REDRIVE, headers_of(delivery))
     if token is not None:
-        confirmations.confirm(
+        redrive_confirmations_by_token.confirm(
             tokens=[(token.decode("latin-1"), endpoint.topic.name)], now=now
         )
     if endpoint.response_hook is not None:

@@ -18,7 +18,7 @@ from apps.capture.intake.requests_from_messages import (
 )
 from apps.core.errors import Invalid
 from apps.core.wildcard_patterns import matches
-from apps.poison.services import confirmations
+from apps.poison.services import redrive_confirmations_by_token
 from apps.redelivery.call_and_delivery_dataclasses import NewDelivery
 from apps.redelivery.due_notices import notify_due
 from apps.redelivery.gateway.caller_connections import too_large
@@ -179,7 +179,7 @@ def _confirm_requeues(
         if name.lower() == REDRIVE
     ]
     if tokens:
-        confirmations.confirm(tokens=tokens, now=now)
+        redrive_confirmations_by_token.confirm(tokens=tokens, now=now)
 
 
 def _refusal(reason: str) -> RequestRefusal:

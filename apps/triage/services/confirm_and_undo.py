@@ -31,11 +31,11 @@ from apps.triage.services.earlier_layout_conversion import (
     convert_preview,
     require_converted,
 )
-from apps.triage.services.item_holds_and_decisions import judge
 from apps.triage.services.operation_audit_details import (
     audit_detail,
     single_item_detail,
 )
+from apps.triage.services.operation_item_judging import judge
 from apps.triage.services.previews import Route, SelectionRequest, SendLimits
 
 MOST_REASONS = 5

@@ -19,7 +19,14 @@ from apps.audit.services import Action, clean_reason
 from apps.bookmarks.bookmark_parsing import LONGEST, BookmarkPlace, place_of
 from apps.bookmarks.models import BookmarkPosition, Mark, Move, Moved
 from apps.bookmarks.position_keepers import PositionSource
-from apps.bookmarks.runs import LAST, NOWHERE, Runs, holds, up_to, watermark
+from apps.bookmarks.runs_of_settled_positions import (
+    LAST,
+    NOWHERE,
+    Runs,
+    holds,
+    up_to,
+    watermark,
+)
 from apps.bookmarks.services import position_move_storage, watermark_samples
 from apps.bookmarks.services.position_move_storage import MarkChange
 from apps.core.errors import Absent, Invalid, Refused

@@ -1,7 +1,7 @@
 """Carry out an operation, in slices that survive a kill -9 at any instant.
 
 A slice holds the operation's lock and works for some seconds. It first takes hold of
-all items (`item_holds_and_decisions`). Then it claims some in one transaction,
+all items (`operation_item_judging`). Then it claims some in one transaction,
 publishes them with no transaction open, and records the broker's answers together with
 the next claim (`broker_send_claims`). It reads the next messages while those are
 published.
@@ -50,11 +50,11 @@ from apps.triage.services import ramp_steps
 from apps.triage.services.broker_send_claims import Windows
 from apps.triage.services.give_back_target_queue import follow_queue
 from apps.triage.services.helper_thread_with_own_connection import helper_thread
-from apps.triage.services.item_holds_and_decisions import judge_next
 from apps.triage.services.operation_audit_details import (
     audit_detail,
     single_item_detail,
 )
+from apps.triage.services.operation_item_judging import judge_next
 from apps.triage.services.ordered_sends import TRY_AGAIN, OrderedSends
 from apps.triage.services.pacing import NO_LIMIT, Pacer, at_once
 from apps.triage.services.previews import insert_selection

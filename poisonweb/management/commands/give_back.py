@@ -16,7 +16,7 @@ from apps.core.errors import PoisonwebError
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
 from apps.triage.progress import counts_of
-from apps.triage.services import give_messages_back_to_broker, running
+from apps.triage.services import running, start_of_give_back_operation
 from apps.triage.services.running import SliceEnd
 
 COMMAND_LINE = Principal(
@@ -45,7 +45,7 @@ class Command(BaseCommand):
             raise CommandError(f"there is no topic {options['topic']}")
         _check_lane(topic)
         try:
-            operation = give_messages_back_to_broker.give_back(
+            operation = start_of_give_back_operation.give_back(
                 topic=topic,
                 reason=options["reason"],
                 principal=COMMAND_LINE,

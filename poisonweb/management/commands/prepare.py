@@ -35,7 +35,7 @@ from apps.core.errors import Invalid, Refused
 from apps.core.text_cleaning import one_line
 from apps.outbox.models import Outbox
 from apps.outbox.outbox_settings_dataclass import OutboxSettings
-from apps.outbox.services import outboxes
+from apps.outbox.services import outbox_registration
 from apps.redelivery.endpoint_settings_dataclass import PRESETS, EndpointSettings
 from apps.redelivery.models import Endpoint
 from apps.redelivery.services import endpoints
@@ -232,7 +232,7 @@ def _make_outbox(url: str | None, broker: Broker) -> None:
     if Outbox.objects.filter(name=SAMPLE_OUTBOX).exists():
         return
     try:
-        outboxes.add_outbox(
+        outbox_registration.add_outbox(
             name=SAMPLE_OUTBOX,
             settings=OutboxSettings(
                 url=f"{sealed_addresses.FROM_ENVIRONMENT}{SHOP_VARIABLE}",

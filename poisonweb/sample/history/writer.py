@@ -26,7 +26,7 @@ from apps.core.actor import Actor
 from apps.poison import redrive_signatures
 from apps.poison.models import Problem, Redrive
 from apps.poison.query_language import Query, Term
-from apps.poison.services import confirmations
+from apps.poison.services import redrive_confirmations_by_token
 from apps.reports.report_run_states import DeliveredSource
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
@@ -228,7 +228,7 @@ class _Writer:
         Raises UnexpectedResult if one is refused.
         """
         pairs = [(self.tokens[p], p.stream.topic) for p in step.poisons]
-        verdicts = confirmations.confirm(tokens=pairs, now=step.at)
+        verdicts = redrive_confirmations_by_token.confirm(tokens=pairs, now=step.at)
         if any(verdict.status != CaptureStatus.CONFIRMED for verdict in verdicts):
             raise UnexpectedResult("a redrive could not be confirmed")
 

@@ -7,7 +7,7 @@ from functools import partial
 from uuid import UUID
 
 from poisonguard.contract import Cause, FailureReport, MatcherKind, Raised, Skip
-from poisonguard.handling.circuit_breaker_pause import GuardPause
+from poisonguard.handling.circuit_breaker_hold_and_probe import GuardPause
 from poisonguard.handling.earlier_attempt_records import MessageRecords
 from poisonguard.handling.failure_report_building import (
     failure_report,

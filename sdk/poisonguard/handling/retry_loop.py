@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from poisonguard.contract import Cause
-from poisonguard.handling.circuit_breaker_pause import GuardPause
+from poisonguard.handling.circuit_breaker_hold_and_probe import GuardPause
 from poisonguard.handling.earlier_attempt_records import MessageRecords
 from poisonguard.handling.given_up_messages import GivenUpMessages
 from poisonguard.handling.guard_components import GuardComponents

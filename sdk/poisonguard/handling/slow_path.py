@@ -16,7 +16,7 @@ from typing import Any
 from poisonguard.contract import Cause
 from poisonguard.errors import GuardError, Misconfigured, Refused
 from poisonguard.handling.already_decided_messages import KnownMessages
-from poisonguard.handling.circuit_breaker_pause import GuardPause
+from poisonguard.handling.circuit_breaker_hold_and_probe import GuardPause
 from poisonguard.handling.duplicate_messages import MessageCopies
 from poisonguard.handling.earlier_attempt_records import MessageRecords
 from poisonguard.handling.given_up_messages import GivenUpMessages

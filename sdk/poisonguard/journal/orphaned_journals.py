@@ -189,7 +189,7 @@ def _locked(path: Path) -> Iterator[int | None]:
 
 
 def _try_lock_own(path: Path, fd: int) -> bool:
-    """Return whether the journal is ours to settle, locked; raise UnsettledJournal."""
+    """Lock a journal; False where a process has it. Raise UnsettledJournal if alien."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise UnsettledJournal(f"{path} is not a file: remove it.")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from uuid import uuid4
 
-from poisonguard.server.repeat_interval import RepeatInterval
+from poisonguard.server.fixed_interval import RepeatInterval
 from poisonguard.server.report_request_and_answers import Sender
 
 BATCH = 500

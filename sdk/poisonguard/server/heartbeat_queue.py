@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from poisonguard.contract import GuardHeartbeat, GuardState
-from poisonguard.server.repeat_interval import RepeatInterval
+from poisonguard.server.fixed_interval import RepeatInterval
 
 EVERY = 60.0
 

@@ -37,7 +37,11 @@ from poisonguard.server.report_sender_thread import (
     SenderThread,
 )
 from poisonguard.server.spool import Spool
-from poisonguard.server.spool_queue import ADOPT_EVERY, SpoolQueue, spool_rest
+from poisonguard.server.spooled_report_sending import (
+    ADOPT_EVERY,
+    SpoolQueue,
+    spool_rest,
+)
 
 
 class Reporter:

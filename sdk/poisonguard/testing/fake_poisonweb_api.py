@@ -18,9 +18,9 @@ from typing import Any
 from poisonguard.contract import Invalid
 from poisonguard.testing.fake_server_faults import Faults
 from poisonguard.testing.fake_server_positions import FakePositions
+from poisonguard.testing.fake_server_skip_list import FakeSkipList, Json
 from poisonguard.testing.fake_skip_stream import FakeSkipStream
 from poisonguard.testing.reports import Reports
-from poisonguard.testing.skip_list import FakeSkipList, Json
 from poisonguard.testing.web import Problem, Web
 
 KEY = "pw_of_a_fake_poisonweb"

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 
 from poisonguard.testing.fake_server_faults import Faults
-from poisonguard.testing.skip_list import FakeEvent, FakeSkipList, Json
+from poisonguard.testing.fake_server_skip_list import FakeEvent, FakeSkipList, Json
 
 
 class FakeSkipStream:

@@ -16,7 +16,7 @@ from poisonguard.contract import (
     parse_failure,
     parse_heartbeat,
 )
-from poisonguard.testing.skip_list import FakeSkipList, Json, now
+from poisonguard.testing.fake_server_skip_list import FakeSkipList, Json, now
 
 SKIP_LASTS = timedelta(days=30)
 

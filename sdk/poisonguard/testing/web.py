@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from poisonguard.contract import Invalid
 from poisonguard.skipping import skip_list_line_format
-from poisonguard.testing.skip_list import Json
+from poisonguard.testing.fake_server_skip_list import Json
 
 if TYPE_CHECKING:
     from poisonguard.testing.fake_poisonweb_api import Double

@@ -24,7 +24,7 @@ from django.db import connection, transaction
 from apps.api.skip_stream import credential_recheck, event_hub, stream_reader_queues
 from apps.core import notify_channel
 from apps.core.postgres_connections import open_async_session
-from apps.poison import skip_list_changes, skip_list_for_consumers
+from apps.poison import skip_addition_and_removal, skip_list_for_consumers
 from apps.poison.models import SkipList, StoreEpoch
 from apps.team import services as team
 from apps.team import sessions as team_sessions
@@ -195,7 +195,9 @@ def test_a_reader_begins_at_the_present_and_gets_every_change(
 
     skip = added(now, "1-0", reason="bad", consumer_group="billing")
     skipped = reader.until("skip")
-    skip_list_changes.remove(skip_id=skip.pk, reason="", principal=ANNA, now=now)
+    skip_addition_and_removal.remove(
+        skip_id=skip.pk, reason="", principal=ANNA, now=now
+    )
     ended = reader.until("unskip")
 
     assert reader.response.getheader("Content-Type") == "text/event-stream"

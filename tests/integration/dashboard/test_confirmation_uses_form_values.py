@@ -19,7 +19,7 @@ from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
 from apps.dashboard.selectors import operation_previews
 from apps.poison.models import Skip
-from apps.poison.skip_list_changes import OVERBROAD_AFTER
+from apps.poison.skip_addition_and_removal import OVERBROAD_AFTER
 from apps.team.rights import Role
 from apps.triage.models import Operation
 from apps.triage.services import previews

@@ -23,13 +23,13 @@ from apps.capture.models import Lane
 from apps.dashboard.presentation.definitions import CHAPTERS, DEFINITIONS
 from apps.poison.models import Failure, Poison, Problem
 from apps.poison.query_language import Query
-from apps.poison.services import confirmations
+from apps.poison.services import redrive_confirmations_by_token
 from apps.poison.states import DISPLAY_STATES, DisplayState, PoisonState
 from apps.team.rights import Principal
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
 from apps.triage.operation_states import Verb
-from apps.triage.services import give_messages_back_to_broker
+from apps.triage.services import start_of_give_back_operation
 from tests.failure_report_builders import capture, count_up, counter, failure, repeats
 from tests.in_memory_queue_broker import SENT, Queues
 from tests.integration.dashboard.pages import get
@@ -66,7 +66,7 @@ def scene(broker: Queues, operator: Principal, now: datetime) -> Scene:
     requeued = requeue_all(broker, operator, now)
     come_back(broker, now)
     Lane.objects.update(paused=True)
-    back = give_messages_back_to_broker.give_back(
+    back = start_of_give_back_operation.give_back(
         topic=topic, reason="x", principal=operator, now=now
     )
     assert back is not None
@@ -112,7 +112,7 @@ def come_back(broker: Queues, now: datetime) -> None:
     marks = [dict(headers)[MARK].decode() for _, headers in broker.contents("mail")]
     for mark in marks[:2]:
         capture(now, failure(now, topic="mail", redrive=mark))
-    confirmations.confirm(tokens=[(marks[2], "mail")], now=now)
+    redrive_confirmations_by_token.confirm(tokens=[(marks[2], "mail")], now=now)
 
 
 def ask_api(client: Client, path: str, **query: str) -> Any:

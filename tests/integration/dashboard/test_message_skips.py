@@ -21,7 +21,7 @@ from apps.dashboard.forms import new_skip as skip_forms
 from apps.dashboard.forms.new_skip import SkipForm
 from apps.dashboard.keyset_pagination import PAGE_SIZE
 from apps.dashboard.selectors import skips
-from apps.poison import skip_counts, skip_list_changes
+from apps.poison import skip_addition_and_removal, skip_counts
 from apps.poison.models import Poison, Skip
 from apps.poison.skip_matching import Matcher
 from apps.team.rights import Principal, Role, Scope
@@ -52,7 +52,7 @@ def skip(now: datetime, **changes: Any) -> Skip:
     matcher = {"kind": "bookmark", "value": str(uuid.uuid4())}
     matcher |= changes.pop("matcher", {})
     facts = {"consumer_group": None, "reason": "it kills", "principal": ANNA, **changes}
-    return skip_list_changes.add(
+    return skip_addition_and_removal.add(
         topic=topic, matcher=Matcher.parse(matcher), now=now, **facts
     )
 
@@ -168,7 +168,7 @@ def test_a_pointer_matches_values_by_their_json_type(
 
 
 def test_a_skip_of_everything_needs_its_box_ticked(anna: Client, now: datetime) -> None:
-    of_tenant(now, "acme", skip_list_changes.OVERBROAD_AFTER)
+    of_tenant(now, "acme", skip_addition_and_removal.OVERBROAD_AFTER)
     page = look(anna, RULE)
 
     refused = add(anna, mark(page), **RULE)
@@ -364,7 +364,7 @@ def test_a_skip_whose_time_is_up_is_expired_wherever_it_is_shown(
     existing = skip(now - timedelta(days=2), expires_at=now - timedelta(days=1))
 
     before = get(anna, "/skips")
-    skip_list_changes.expire(now=now)
+    skip_addition_and_removal.expire(now=now)
     after = get(anna, "/skips?everything=1")
 
     assert [

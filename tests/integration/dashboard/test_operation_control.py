@@ -11,7 +11,7 @@ from redis import Redis
 from apps.brokers.models import Topic
 from apps.capture.models import Lane, LaneState
 from apps.dashboard.selectors import operation_previews
-from apps.poison.services import confirmations
+from apps.poison.services import redrive_confirmations_by_token
 from apps.team.rights import Principal, Role
 from apps.triage.models import Operation
 from apps.triage.operation_states import Verb
@@ -153,7 +153,7 @@ def answer(stream: Redis, now: datetime, *, failing: int) -> None:
         if place == failing:
             capture(now, failure(now, bookmark=f"{place}-9", redrive=token))
         else:
-            confirmations.confirm(tokens=[(token, "orders")], now=now)
+            redrive_confirmations_by_token.confirm(tokens=[(token, "orders")], now=now)
 
 
 def test_every_count_leads_to_its_messages_and_the_worst_comes_first(

@@ -16,7 +16,7 @@ from apps.core.actor import Actor
 from apps.dashboard.selectors import outboxes
 from apps.outbox.models import Outbox, OutboxActivity
 from apps.outbox.outbox_fields import SETTINGS
-from apps.outbox.producer_rows import RowFilter
+from apps.outbox.outbox_row_decisions import RowFilter
 from apps.outbox.services import sweeper_activity
 from apps.outbox.services.sweeper_activity import NewErrors, SweeperNote
 from apps.outbox.sweeper_and_row_states import SweeperState

@@ -12,9 +12,9 @@ from django.test.utils import CaptureQueriesContext
 
 from apps.core.actor import Actor
 from apps.dashboard.selectors import outboxes_in_need
-from apps.outbox.current_sweeper_state import state_of
 from apps.outbox.models import SWEEPER_LIVES, Outbox, OutboxActivity
 from apps.outbox.sweeper_and_row_states import SweeperState
+from apps.outbox.sweeper_state_for_pages import state_of
 from apps.team.rights import Principal, Role, Scope
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get, words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from apps.outbox import producer_rows
+from apps.outbox import outbox_row_decisions
 from tests.sdk.outbox_sweeping.conftest import outbox, outbox_database
 
 __all__ = ["outbox", "outbox_database"]
@@ -17,4 +17,4 @@ def broker_address(monkeypatch: pytest.MonkeyPatch) -> None:
     And give a busy machine the time to read rows.
     """
     monkeypatch.setenv("BROKER_NOWHERE", "redis://127.0.0.1:1/0")
-    monkeypatch.setattr(producer_rows, "READ_MILLISECONDS", "60000")
+    monkeypatch.setattr(outbox_row_decisions, "READ_MILLISECONDS", "60000")

@@ -9,7 +9,7 @@ from apps.brokers.models import Broker
 from apps.core.actor import Actor
 from apps.outbox.models import Outbox
 from apps.outbox.outbox_settings_dataclass import OutboxSettings
-from apps.outbox.services.outboxes import add_outbox, visible_outbox
+from apps.outbox.services.outbox_registration import add_outbox, visible_outbox
 from apps.team.rights import Principal, Scope
 
 NOW = datetime(2026, 5, 18, 12, 0, tzinfo=UTC)

@@ -12,11 +12,11 @@ import pytest
 
 from apps.core import clock
 from apps.core.errors import Refused, Unavailable
-from apps.outbox import producer_rows, table_inspection
+from apps.outbox import outbox_row_decisions, table_inspection
 from apps.outbox.database_error_texts import ErrorTexts
 from apps.outbox.models import OutboxActivity, OutboxError, SetAsideRow
-from apps.outbox.producer_rows import RowFilter
-from apps.outbox.services.outboxes import storable_url
+from apps.outbox.outbox_row_decisions import RowFilter
+from apps.outbox.services.outbox_registration import storable_url
 from apps.outbox.sweeping.decision_writeback_thread import DecisionWriteback
 from apps.team.rights import Scope
 from tests.integration.api.schema_checking_client import program
@@ -52,7 +52,7 @@ def test_rows_and_findings_of_a_database_that_cannot_be_entered(
     registered = outbox_at(address(outbox, **parts))
 
     with pytest.raises(Unavailable) as away:
-        producer_rows.find(registered, RowFilter(), most=9)
+        outbox_row_decisions.find(registered, RowFilter(), most=9)
     [finding] = table_inspection.findings(
         url=registered.url, schema="", for_manager=False
     )
@@ -104,7 +104,7 @@ def test_a_name_that_leads_nowhere(outbox: OutboxTables) -> None:
     registered.url = url
 
     with pytest.raises(Unavailable) as away:
-        producer_rows.find(registered, RowFilter(), most=9)
+        outbox_row_decisions.find(registered, RowFilter(), most=9)
     [finding] = table_inspection.findings(url=url, schema="", for_manager=False)
 
     assert "cannot be dialled" in str(away.value)
@@ -146,7 +146,7 @@ def test_tables_that_are_not_as_they_should_be(outbox: OutboxTables) -> None:
     outbox.execute("DROP TABLE poisonguard_outbox")
 
     with pytest.raises(Refused, match='relation "poisonguard_outbox" does not exist'):
-        producer_rows.find(registered, RowFilter(), most=9)
+        outbox_row_decisions.find(registered, RowFilter(), most=9)
 
 
 @pytest.mark.parametrize(

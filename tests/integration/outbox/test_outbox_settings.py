@@ -17,8 +17,8 @@ from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.outbox.models import Outbox
 from apps.outbox.outbox_settings_dataclass import OutboxSettings
 from apps.outbox.producer_database_url import ProducerDatabase
-from apps.outbox.services import outboxes
-from apps.outbox.services.outboxes import (
+from apps.outbox.services import outbox_registration
+from apps.outbox.services.outbox_registration import (
     add_outbox,
     change_outbox,
     remove_outbox,
@@ -102,7 +102,7 @@ def test_a_removed_outbox_leaves_its_topic() -> None:
 def test_more_outboxes_than_a_sweeper_empties_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outboxes, "MOST_OUTBOXES", 2)
+    monkeypatch.setattr(outbox_registration, "MOST_OUTBOXES", 2)
     add(name="one")
     add(name="two", is_paused=True)
 
@@ -118,7 +118,7 @@ def test_more_outboxes_than_a_sweeper_empties_are_refused(
 def test_who_adds_the_last_outbox_at_the_same_time_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outboxes, "MOST_OUTBOXES", 1)
+    monkeypatch.setattr(outbox_registration, "MOST_OUTBOXES", 1)
     others = ThreadPoolExecutor(1)
 
     def add_two() -> str:
@@ -306,14 +306,14 @@ def test_a_table_that_another_change_made_another_one_meanwhile_is_not_judged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     add()
-    owners_of = outboxes._owners
+    owners_of = outbox_registration._owners
 
     def owners_before_another_change(*values: Any) -> TableOwners:
         owners = owners_of(*values)
         Outbox.objects.update(schema="other")
         return owners
 
-    monkeypatch.setattr(outboxes, "_owners", owners_before_another_change)
+    monkeypatch.setattr(outbox_registration, "_owners", owners_before_another_change)
 
     with pytest.raises(Refused, match="shop was changed meanwhile"):
         change_outbox(

@@ -10,9 +10,9 @@ from apps.audit.models import Entry
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import Forbidden, Refused, Unavailable
-from apps.outbox import producer_rows
+from apps.outbox import outbox_row_decisions
 from apps.outbox.models import Outbox
-from apps.outbox.producer_rows import RowFilter, RowState
+from apps.outbox.outbox_row_decisions import RowFilter, RowState
 from apps.outbox.services.row_decisions import drop_row, send_row
 from apps.team.rights import Principal, Scope
 from tests.in_memory_queue_broker import Queues
@@ -58,7 +58,7 @@ def test_a_row_that_is_released_is_sent_although_another_has_its_id(
     entry = Entry.objects.filter(action="outbox.row_released").get()
     assert entry.detail == {"row_id": second}
     assert entry.reason == "the later one is right"
-    row = producer_rows.one(registered, first)
+    row = outbox_row_decisions.one(registered, first)
     assert row is not None
     assert row.state == "quarantined"
 
@@ -69,7 +69,7 @@ def test_a_dropped_row_stays_and_is_not_sent(outbox: OutboxTables) -> None:
 
     decide(drop_row, registered, row_id)
 
-    row = producer_rows.one(registered, row_id)
+    row = outbox_row_decisions.one(registered, row_id)
     assert row is not None
     assert row.state == "dropped"
     for act in (drop_row, send_row):
@@ -124,7 +124,7 @@ def test_a_decision_that_is_not_recorded_is_not_carried_out(
 def test_a_row_that_others_have_locked_is_left_with_a_clear_error(
     outbox: OutboxTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer_rows, "READ_MILLISECONDS", "200")
+    monkeypatch.setattr(outbox_row_decisions, "READ_MILLISECONDS", "200")
     registered, row_id = outbox_at(outbox.dsn), quarantined(outbox)
 
     with (
@@ -141,8 +141,8 @@ def test_a_row_that_others_have_locked_is_left_with_a_clear_error(
 def test_a_database_that_falls_silent_is_given_up(
     outbox: OutboxTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer_rows, "READ_MILLISECONDS", "60000")
-    monkeypatch.setattr(producer_rows, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(outbox_row_decisions, "READ_MILLISECONDS", "60000")
+    monkeypatch.setattr(outbox_row_decisions, "ANSWER_SECONDS", 0.5)
     registered, row_id = outbox_at(outbox.dsn), quarantined(outbox)
 
     with outbox.connection.transaction(), pytest.raises(Unavailable) as silence:
@@ -173,21 +173,21 @@ def test_rows_are_listed_by_state_id_and_topic_whatever_their_columns_hold(
     )
     other = quarantined(outbox, "m-2")
 
-    rows = producer_rows.find(registered, RowFilter(), most=10)
+    rows = outbox_row_decisions.find(registered, RowFilter(), most=10)
 
     assert [row.row_id for row in rows] == [other, large, broken, waiting]
     assert (rows[2].message_id, rows[2].topic, rows[2].created_at) == ("", "", None)
     assert len(rows[1].message_id) == 1_000
     assert rows[0].writer_application == "shop"
     by_state = RowFilter(state=RowState.QUARANTINED)
-    assert [r.row_id for r in producer_rows.find(registered, by_state, most=9)] == [
-        other
-    ]
+    assert [
+        r.row_id for r in outbox_row_decisions.find(registered, by_state, most=9)
+    ] == [other]
     by_id = RowFilter(message_id="m-1", before=other)
-    assert [r.row_id for r in producer_rows.find(registered, by_id, most=9)] == [
+    assert [r.row_id for r in outbox_row_decisions.find(registered, by_id, most=9)] == [
         waiting
     ]
     by_topic = RowFilter(topic="large")
-    assert [r.row_id for r in producer_rows.find(registered, by_topic, most=9)] == [
-        large
-    ]
+    assert [
+        r.row_id for r in outbox_row_decisions.find(registered, by_topic, most=9)
+    ] == [large]

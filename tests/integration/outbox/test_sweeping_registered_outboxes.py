@@ -22,7 +22,7 @@ from apps.brokers.models import Broker, Topic
 from apps.core import clock
 from apps.outbox.models import Outbox, OutboxActivity, OutboxError
 from apps.outbox.services import sweeper_activity as notes
-from apps.outbox.services.outboxes import change_outbox
+from apps.outbox.services.outbox_registration import change_outbox
 from apps.outbox.services.sweeper_activity import SweeperNote
 from apps.outbox.sweeper_and_row_states import SweeperState
 from apps.outbox.sweeping import outbox_sweeper

@@ -14,8 +14,12 @@ import pytest
 from django.test import Client
 
 from apps.core.errors import Unavailable
-from apps.outbox import producer_database_answer_limits, producer_rows, table_inspection
-from apps.outbox.producer_rows import RowFilter
+from apps.outbox import (
+    outbox_row_decisions,
+    producer_database_answer_limits,
+    table_inspection,
+)
+from apps.outbox.outbox_row_decisions import RowFilter
 from apps.team.models import User
 from apps.team.rights import Role, Scope
 from poisonguard.outbox.postgres_schema import schema
@@ -67,7 +71,9 @@ def test_names_are_sent_whatever_the_encoding_of_the_database(
         tables.put("m-é", topic="Aufträge", key="Ã©")
         with sweeping():
             wait_until(lambda: not tables.waiting)
-        (row,) = producer_rows.find(registered, RowFilter(topic="Aufträge"), most=9)
+        (row,) = outbox_row_decisions.find(
+            registered, RowFilter(topic="Aufträge"), most=9
+        )
         locks = tables.execute("SELECT name FROM poisonguard_lock_resources")
 
     (message,) = broker.published
@@ -175,19 +181,19 @@ def test_more_bytes_than_a_page_takes_are_not_read(
 ) -> None:
     registered = outbox_at(outbox.dsn)
     outbox.put_many(500)
-    assert len(producer_rows.find(registered, RowFilter(), most=200)) == 200
+    assert len(outbox_row_decisions.find(registered, RowFilter(), most=200)) == 200
     assert table_inspection.findings(url=registered.url, schema="") == []
 
     monkeypatch.setattr(producer_database_answer_limits, "MOST_BYTES", 3_000)
 
     with pytest.raises(Unavailable, match="answered with more than 3,000 bytes"):
-        producer_rows.find(registered, RowFilter(), most=200)
+        outbox_row_decisions.find(registered, RowFilter(), most=200)
 
 
 def test_a_commit_that_is_not_answered_ends(
     outbox: OutboxTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer_rows, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(outbox_row_decisions, "ANSWER_SECONDS", 1.0)
     address = urlsplit(outbox.dsn)
     assert address.port is not None
     proxy = LinkProxy(address.port)
@@ -196,7 +202,7 @@ def test_a_commit_that_is_not_answered_ends(
 
     with (
         pytest.raises(Unavailable, match="longer than 1 seconds in all"),
-        producer_rows.session(registered) as connection,
+        outbox_row_decisions.session(registered) as connection,
     ):
         connection.execute("SELECT 1")
 
@@ -221,7 +227,7 @@ def test_notices_without_an_end_are_cut(
     (finding,) = table_inspection.findings(url=registered.url, schema="")
     with (
         pytest.raises(Unavailable, match="answered with more than 100,000 bytes"),
-        producer_rows.session(registered) as connection,
+        outbox_row_decisions.session(registered) as connection,
     ):
         connection.execute("SELECT flood()")
 
@@ -236,7 +242,7 @@ def test_rows_are_read_whatever_style_of_dates_the_database_has(
     name = urlsplit(outbox.dsn).path.removeprefix("/")
     outbox.execute(f"ALTER DATABASE {name} SET datestyle = 'German'")
     try:
-        (row,) = producer_rows.find(registered, RowFilter(), most=9)
+        (row,) = outbox_row_decisions.find(registered, RowFilter(), most=9)
     finally:
         outbox.execute(f"ALTER DATABASE {name} RESET datestyle")
     assert row.created_at == outbox.column("created_at", row.row_id)

@@ -9,7 +9,7 @@ import pytest
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue.message_text import Encoding
-from apps.brokers.adapters.azure_queue.queue_reading_settings import (
+from apps.brokers.adapters.azure_queue.settings import (
     AzureQueueSettings,
     settings_from_host_json,
 )

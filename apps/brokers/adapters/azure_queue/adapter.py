@@ -24,7 +24,8 @@ from apps.brokers.adapters.azure_queue.inspection import (
     AzureTopicAdmin,
 )
 from apps.brokers.adapters.azure_queue.publisher import AzurePublisher
-from apps.brokers.adapters.azure_queue.queue_reading_settings import (
+from apps.brokers.adapters.azure_queue.reader import AzureDeadLetterReader
+from apps.brokers.adapters.azure_queue.settings import (
     LONGEST_TIMEOUT,
     USUAL_INTERVAL,
     AzureQueueSettings,
@@ -32,7 +33,6 @@ from apps.brokers.adapters.azure_queue.queue_reading_settings import (
     queue_name,
     usual_encoding,
 )
-from apps.brokers.adapters.azure_queue.reader import AzureDeadLetterReader
 
 # Number of messages sent at the same time.
 SIDE_BY_SIDE = 32

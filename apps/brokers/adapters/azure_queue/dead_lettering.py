@@ -20,7 +20,7 @@ from apps.brokers.adapters.azure_queue.azure_http_client import (
     AzureWire,
     unless_missing,
 )
-from apps.brokers.adapters.azure_queue.queue_reading_settings import AzureQueueSettings
+from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
 from apps.core.errors import Refused
 
 # Enough for a slow write to the poison queue and a slow delete.

@@ -13,7 +13,7 @@ from apps.brokers.adapters.azure_queue.azure_http_client import (
     AzureWire,
     unless_missing,
 )
-from apps.brokers.adapters.azure_queue.queue_reading_settings import (
+from apps.brokers.adapters.azure_queue.settings import (
     SUFFIX,
     AzureQueueSettings,
 )

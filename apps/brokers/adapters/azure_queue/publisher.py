@@ -10,7 +10,7 @@ from apps.brokers.adapter_contract import Outbound, OutcomeKind, PublishOutcome
 from apps.brokers.adapters.azure_queue import message_text
 from apps.brokers.adapters.azure_queue.azure_http_client import AzureTimeout, AzureWire
 from apps.brokers.adapters.azure_queue.message_text import Encoding
-from apps.brokers.adapters.azure_queue.queue_reading_settings import queue_name
+from apps.brokers.adapters.azure_queue.settings import queue_name
 from apps.brokers.errors import NotSent
 from apps.core.errors import Invalid, Refused, Unavailable
 

@@ -18,7 +18,7 @@ from apps.brokers.adapters.azure_queue.azure_http_client import (
     unless_missing,
 )
 from apps.brokers.adapters.azure_queue.dead_lettering import AzureDeadLettering
-from apps.brokers.adapters.azure_queue.queue_reading_settings import AzureQueueSettings
+from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
 from apps.core.errors import Unavailable
 
 SHORTEST_PAUSE = 0.1

@@ -16,10 +16,10 @@ from apps.audit.models import Entry
 from apps.brokers.models import Topic
 from apps.core import clock
 from apps.core.errors import Refused, Unavailable
-from apps.outbox import producer_rows
+from apps.outbox import outbox_row_decisions
 from apps.outbox.models import Outbox, OutboxError, SetAsideRow
 from apps.outbox.services import quarantined_rows_and_messages
-from apps.outbox.services.outboxes import remove_outbox
+from apps.outbox.services.outbox_registration import remove_outbox
 from apps.outbox.services.row_decisions import drop_row, send_row
 from apps.outbox.sweeper_and_row_states import AsideState
 from apps.outbox.sweeping import decision_writeback_thread
@@ -103,7 +103,7 @@ def act(verb: Verb, *poisons: Poison, **selection: Any) -> Operation:
 
 
 def state(registered: Outbox, row_id: int) -> str:
-    row = producer_rows.one(registered, row_id)
+    row = outbox_row_decisions.one(registered, row_id)
     assert row is not None
     return row.state
 

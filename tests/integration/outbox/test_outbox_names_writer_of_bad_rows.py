@@ -17,7 +17,7 @@ from apps.outbox.sweeper_and_row_states import SweeperState
 from apps.outbox.sweeping import decision_writeback_thread
 from tests.in_memory_queue_broker import Queues
 from tests.integration.outbox.outbox_builders import outbox_at
-from tests.integration.outbox.test_rows_and_their_messages import report
+from tests.integration.outbox.test_quarantined_row_follows_message import report
 from tests.integration.outbox.test_sweeping_registered_outboxes import (
     activity,
     sweeping,

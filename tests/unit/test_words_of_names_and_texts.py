@@ -122,7 +122,7 @@ OTHER_IDEAS = {
         **dict.fromkeys(("poisonweb/env.py", "poisonweb/settings.py"), AUDIT),
         **dict.fromkeys(("tests/integration/",), AUDIT),
     },
-    "comment": {"tests/unit/test_plain_words.py": "a comment in Python"},
+    "comment": {"tests/unit/test_words_of_names_and_texts.py": "a comment in Python"},
     "delivery count": {"docs/lanes.md": "a verb: every delivery counts"},
     "driver": {
         **dict.fromkeys(("README.md", "CONTRIBUTING.md", "docs/operators.md"), JDBC),

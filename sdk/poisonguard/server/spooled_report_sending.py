@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from poisonguard.errors import Full
 from poisonguard.server.failure_report_queue import FailureQueue
-from poisonguard.server.repeat_interval import RepeatInterval
+from poisonguard.server.fixed_interval import RepeatInterval
 from poisonguard.server.report_request_and_answers import Sender
 from poisonguard.server.spool import Item, Spool
 

@@ -23,7 +23,7 @@ from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.poison.models import Body, Failure, Poison, Redrive
 from apps.triage.models import Operation
-from apps.triage.services import give_messages_back_to_broker, running
+from apps.triage.services import running, start_of_give_back_operation
 from apps.triage.services.running import SliceEnd
 from poisonweb.management.commands.give_back import COMMAND_LINE
 from tests.failure_report_builders import drop
@@ -211,7 +211,7 @@ def test_a_run_that_died_is_taken_over_and_sends_at_most_a_window_twice(
     bodies = [b"%d" % number for number in range(7)]
     captured(broker, mail, bodies)
     pause()
-    begun = give_messages_back_to_broker.give_back(
+    begun = start_of_give_back_operation.give_back(
         topic=mail, reason="", principal=COMMAND_LINE, now=clock.now()
     )
     assert begun is not None
@@ -291,7 +291,7 @@ def test_messages_are_given_back_to_the_topics_current_dead_letter_queue(
 ) -> None:
     captured(broker, mail, [b"x"])
     pause()
-    begun = give_messages_back_to_broker.give_back(
+    begun = start_of_give_back_operation.give_back(
         topic=mail, reason="", principal=COMMAND_LINE, now=clock.now()
     )
     assert begun is not None
@@ -310,7 +310,7 @@ def test_what_may_have_been_given_back_stays_with_its_queue(
 ) -> None:
     captured(broker, mail, [b"x", b"y"])
     pause()
-    begun = give_messages_back_to_broker.give_back(
+    begun = start_of_give_back_operation.give_back(
         topic=mail, reason="", principal=COMMAND_LINE, now=clock.now()
     )
     assert begun is not None
