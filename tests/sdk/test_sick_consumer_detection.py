@@ -10,7 +10,7 @@ import pytest
 
 from poisonguard import BreakerPolicy, Outcome
 from poisonguard.contract import FailureReport
-from poisonguard.handling.suspected_reports_confirmed_after_success import (
+from poisonguard.handling.reports_of_maybe_sick_process import (
     BYTES_LIMIT,
     SuspectedReports,
 )

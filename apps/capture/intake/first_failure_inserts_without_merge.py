@@ -18,10 +18,10 @@ from datetime import datetime
 from django.db.backends.utils import CursorWrapper
 
 from apps.capture.intake import new_message_rows
-from apps.capture.intake import problems_of_failures as problems
+from apps.capture.intake import problem_row_inserts as problems
 from apps.capture.intake.new_message_rows import NewMessage, needs_merge
 from apps.capture.intake.occurrence import Occurrence
-from apps.capture.intake.problems_of_failures import Span
+from apps.capture.intake.problem_row_inserts import Span
 from apps.capture.intake.staged_occurrences_merge import merge
 from apps.core.arrays import array, hex_array
 from apps.core.copy_rows import copy_rows

@@ -17,7 +17,7 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 
-from apps.capture.intake import problems_of_failures as problems
+from apps.capture.intake import problem_row_inserts as problems
 from apps.capture.intake import repeat_folding
 from apps.capture.intake.new_message_rows import (
     BODY_COLUMNS,

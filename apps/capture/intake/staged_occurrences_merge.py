@@ -26,9 +26,9 @@ from django.db.backends.utils import CursorWrapper
 
 from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture.intake import automatic_skips, repeat_folding, staging
-from apps.capture.intake import problems_of_failures as problems
+from apps.capture.intake import problem_row_inserts as problems
 from apps.capture.intake.occurrence import Occurrence
-from apps.capture.intake.problems_of_failures import Span
+from apps.capture.intake.problem_row_inserts import Span
 from apps.poison.services import operation_item_window_counts, sends
 from apps.poison.services.operation_item_window_counts import Change
 from apps.poison.services.sends import UnrecordedSend

@@ -12,7 +12,7 @@ from poisonguard.handling.circuit_breaker import Breaker
 from poisonguard.handling.concurrency_slots_and_suspect_isolation import Gate, Slots
 from poisonguard.handling.handled_counts_and_durations import ProcessCounts
 from poisonguard.handling.released_messages_to_retry import ReleasedMessages
-from poisonguard.handling.suspected_reports_confirmed_after_success import (
+from poisonguard.handling.reports_of_maybe_sick_process import (
     SuspectedReports,
 )
 from poisonguard.journal.failed_attempts_store import Attempts

@@ -24,10 +24,10 @@ from poisonguard.handling.guard_periodic_work import Upkeep
 from poisonguard.handling.handled_counts_and_durations import ProcessCounts, Slot
 from poisonguard.handling.healthy_path import numbering
 from poisonguard.handling.released_messages_to_retry import ReleasedMessages
-from poisonguard.handling.slow_path import BEFORE_FIRST_MESSAGE, MessageFlow
-from poisonguard.handling.suspected_reports_confirmed_after_success import (
+from poisonguard.handling.reports_of_maybe_sick_process import (
     SuspectedReports,
 )
+from poisonguard.handling.slow_path import BEFORE_FIRST_MESSAGE, MessageFlow
 from poisonguard.journal.in_flight_journal import Journal
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
