@@ -108,10 +108,9 @@ def check_head(
     _check_size(request.headers)
     try:
         url_path = target.url_path(path, request.query)
-        headers = request_and_answer_headers.request_headers(
+        headers, callers_key = request_and_answer_headers.request_headers(
             request.headers, delivery_id=str(id_)
         )
-        callers_key = request_and_answer_headers.callers_key(request.headers)
     except Invalid as problem:
         raise _bad_request(problem) from None
     except GatewayLoop as loop:
@@ -166,7 +165,7 @@ def with_body(
 
 def _check_size(headers: Sequence[Header]) -> None:
     """Raise GatewayRefusal for too many or too large headers of a call."""
-    size = sum(len(name) + len(value) + 4 for name, value in headers)
+    size = sum([len(name) + len(value) + 4 for name, value in headers])
     most, most_bytes = (
         request_and_answer_headers.MOST_HEADERS,
         request_and_answer_headers.MOST_HEADER_BYTES,

@@ -8,7 +8,7 @@ each connection writes for itself, and the credentials of Poisonweb.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from django.conf import settings
 
@@ -36,6 +36,7 @@ HOP_BY_HOP = frozenset(
 )
 FRAMING = frozenset({b"host", b"content-length", b"expect"})
 _ENDING = HOP_BY_HOP | FRAMING
+_KEY_NAME = IDEMPOTENCY_KEY.lower()
 
 _NAME = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 _NAME_CHARACTERS = bytes(each for each in range(256) if _NAME.fullmatch(bytes([each])))
@@ -43,49 +44,55 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _OWN_KEY = re.compile(rb"\s*bearer\s+pw_", re.IGNORECASE)
 
 
-def request_headers(inbound: Iterable[Header], *, delivery_id: str) -> list[Header]:
+def request_headers(
+    inbound: Iterable[Header], *, delivery_id: str
+) -> tuple[list[Header], bytes]:
     """Return the headers that every attempt of a delivery sends.
 
-    `Host` and `Content-Length` are not among them: `HttpCaller` writes these. Raises
-    Invalid for what is no header or too much, and GatewayLoop for a request that came
-    through too many gateways.
+    Beside them the caller's `Idempotency-Key`; b"" without one that goes on. `Host` and
+    `Content-Length` are not among them: `HttpCaller` writes these. Raises Invalid for
+    what is no header or too much, and GatewayLoop for a request that came through too
+    many gateways.
     """
     headers = checked_headers(inbound)
-    hops = hop_count(headers) + 1
+    values = _values_by_name(headers)
+    hops = _hop_count(values) + 1
     if hops > MOST_HOPS:
         raise GatewayLoop
-    removed = _ENDING | _named_by_connection(headers)
+    removed = _named_by_connection(values)
+    callers_key = b"" if _KEY_NAME in removed else _idempotency_key(values)
+    if not callers_key:
+        removed.add(_KEY_NAME)
+    if b"cookie" in values:
+        headers = list(_without_own_cookies(headers))
     outbound = [
         (name, value)
-        for name, value in _without_own_cookies(headers, b"cookie")
+        for name, value in headers
         if not _ends_here(name.lower(), value, removed)
     ]
-    if not idempotency_key(outbound):
-        outbound = [pair for pair in outbound if not _is_named(pair, IDEMPOTENCY_KEY)]
-        outbound.append((IDEMPOTENCY_KEY, delivery_id.encode("ascii")))
-    outbound.append((DELIVERY, delivery_id.encode("ascii")))
+    id_ = delivery_id.encode("ascii")
+    if not callers_key:
+        outbound.append((IDEMPOTENCY_KEY, id_))
+    outbound.append((DELIVERY, id_))
     outbound.append((HOPS, b"%d" % hops))
-    return outbound
+    return outbound, callers_key
 
 
-def answer_headers(headers: Iterable[Header]) -> list[Header]:
+def answer_headers(headers: Sequence[Header]) -> list[Header]:
     """Return the headers of a back end's answer that its caller gets.
 
     `Content-Length` is among them: the body is passed on byte for byte. Beside
     `Transfer-Encoding` it says nothing (RFC 9112, 6.3), and ends here. A back end
     cannot set the cookies of our pages.
     """
-    headers = list(headers)
-    removed = HOP_BY_HOP | _named_by_connection(headers)
-    if any(_is_named(header, b"transfer-encoding") for header in headers):
+    values = _values_by_name(headers)
+    removed = HOP_BY_HOP | _named_by_connection(values)
+    if b"transfer-encoding" in values:
         removed |= {b"content-length"}
     return [
         (name, value)
         for name, value in headers
-        if name.lower() not in removed
-        and not (
-            name.lower() == b"set-cookie" and _cookie_name(value) in _own_cookies()
-        )
+        if name.lower() not in removed and not _sets_own_cookie(name, value)
     ]
 
 
@@ -122,12 +129,20 @@ def _refuse(headers: Iterable[Header]) -> None:
             )
 
 
-def hop_count(headers: Iterable[Header]) -> int:
+def _values_by_name(headers: Iterable[Header]) -> dict[bytes, list[bytes]]:
+    """Return the values of headers, in their order, by the name in small letters."""
+    values: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        values.setdefault(name.lower(), []).append(value)
+    return values
+
+
+def _hop_count(headers: Mapping[bytes, Sequence[bytes]]) -> int:
     """Return how many gateways the request has passed, by its header of ours.
 
     Raises Invalid if that is no number.
     """
-    values = [value for name, value in headers if name.lower() == HOPS]
+    values = headers.get(HOPS)
     if not values:
         return 0
     # Two digits are more than any limit.
@@ -136,42 +151,31 @@ def hop_count(headers: Iterable[Header]) -> int:
     return int(values[0])
 
 
-def idempotency_key(headers: Iterable[Header]) -> bytes:
+def _idempotency_key(headers: Mapping[bytes, Sequence[bytes]]) -> bytes:
     """Return the caller's `Idempotency-Key`, or b""; raise Invalid for two."""
-    values = [
-        value for name, value in headers if _is_named((name, value), IDEMPOTENCY_KEY)
-    ]
+    values = headers.get(_KEY_NAME, [b""])
     if len(values) > 1:
         raise Invalid("headers", f"send one {IDEMPOTENCY_KEY.decode()}, not several.")
-    return values[0] if values else b""
-
-
-def callers_key(inbound: Iterable[Header]) -> bytes:
-    """Return the `Idempotency-Key` that goes on to the back end; b"" without one.
-
-    One that `Connection` names ends here.
-    """
-    inbound = list(inbound)
-    is_removed = IDEMPOTENCY_KEY.lower() in _named_by_connection(inbound)
-    return b"" if is_removed else idempotency_key(inbound)
-
-
-def _is_named(header: Header, name: bytes) -> bool:
-    return header[0].lower() == name.lower()
+    return values[0]
 
 
 def _ends_here(name: bytes, value: bytes, removed: Collection[bytes]) -> bool:
     """Tell whether a header is not passed on: it is for this hop, or for Poisonweb."""
-    is_own_key = name == b"authorization" and _OWN_KEY.match(value)
-    return name in removed or name.startswith(OWN_PREFIX) or bool(is_own_key)
-
-
-def _named_by_connection(headers: Sequence[Header]) -> frozenset[bytes]:
-    """Return the header names, in small letters, that `Connection` lists."""
-    values = [value for name, value in headers if name.lower() == b"connection"]
-    return frozenset(
-        option.strip(b" \t").lower() for value in values for option in value.split(b",")
+    return (
+        name in _ENDING
+        or name in removed
+        or name.startswith(OWN_PREFIX)
+        or (name == b"authorization" and _OWN_KEY.match(value) is not None)
     )
+
+
+def _named_by_connection(headers: Mapping[bytes, Sequence[bytes]]) -> set[bytes]:
+    """Return the header names, in small letters, that `Connection` lists."""
+    return {
+        option.strip(b" \t").lower()
+        for value in headers.get(b"connection", ())
+        for option in value.split(b",")
+    }
 
 
 def _own_cookies() -> set[bytes]:
@@ -183,10 +187,14 @@ def _cookie_name(pair: bytes) -> bytes:
     return pair.partition(b"=")[0].strip()
 
 
-def _without_own_cookies(headers: Iterable[Header], header: bytes) -> Iterable[Header]:
-    """Yield headers; cut our pages' session cookies out of those of this name."""
+def _sets_own_cookie(name: bytes, value: bytes) -> bool:
+    return name.lower() == b"set-cookie" and _cookie_name(value) in _own_cookies()
+
+
+def _without_own_cookies(headers: Iterable[Header]) -> Iterator[Header]:
+    """Yield headers; cut our pages' session cookies out of those of `Cookie`."""
     for name, value in headers:
-        if name.lower() != header:
+        if name.lower() != b"cookie":
             yield name, value
             continue
         own = _own_cookies()

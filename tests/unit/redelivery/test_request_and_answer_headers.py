@@ -13,7 +13,6 @@ from apps.redelivery.outbound.request_and_answer_headers import (
     MOST_HEADER_BYTES,
     MOST_HEADERS,
     answer_headers,
-    callers_key,
     request_headers,
 )
 
@@ -26,7 +25,7 @@ OWN = [
 
 
 def outbound(*inbound: Header) -> list[Header]:
-    return request_headers(inbound, delivery_id=ID)
+    return request_headers(inbound, delivery_id=ID)[0]
 
 
 def test_headers_are_passed_on_raw_in_order_with_duplicates() -> None:
@@ -108,8 +107,8 @@ def test_the_callers_idempotency_key_is_kept() -> None:
 def test_a_callers_key_that_connection_names_ends_here() -> None:
     key, connection = (b"Idempotency-Key", b"a1"), (b"Connection", b"idempotency-key")
 
-    assert callers_key([key]) == b"a1"
-    assert callers_key([connection, key]) == b""
+    assert request_headers([key], delivery_id=ID)[1] == b"a1"
+    assert request_headers([connection, key], delivery_id=ID)[1] == b""
 
 
 def test_hops_are_counted_and_a_loop_is_refused() -> None:
