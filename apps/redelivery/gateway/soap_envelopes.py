@@ -7,7 +7,7 @@ parsing before any of its declarations is read, so entities are never expanded.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -40,6 +40,7 @@ class SoapVersion(Enum):
         return f"{'text/xml' if is_old else 'application/soap+xml'}; charset=utf-8"
 
 
+_VERSIONS_BY_ROOT = {f"{version.value} Envelope": version for version in SoapVersion}
 for _version in SoapVersion:
     ET.register_namespace(_version.prefix, _version.value)
 ET.register_namespace("poisonweb", _OURS)
@@ -53,28 +54,19 @@ class _Root(Exception):
     """The first tag; its only argument is namespace and name."""
 
 
-def declared_version(headers: Sequence[Header]) -> SoapVersion | None:
+def declared_version(headers: Iterable[Header]) -> SoapVersion | None:
     """Return the SOAP version that the headers alone tell; None where they do not."""
-    values = {name.lower(): value for name, value in headers}
-    media_type = _media_type(values)
-    if media_type == b"application/soap+xml":
-        return SoapVersion.V1_2
-    if media_type == b"text/xml" and b"soapaction" in values:
-        return SoapVersion.V1_1
-    return None
+    return _declared(*_type_and_action(headers))
 
 
-def version_of(headers: Sequence[Header], body: bytes) -> SoapVersion | None:
+def version_of(headers: Iterable[Header], body: bytes) -> SoapVersion | None:
     """Return the SOAP version of an HTTP request; None for one that is no SOAP.
 
     Raises Invalid for SOAP with a doctype, which no version allows.
     """
-    values = {name.lower(): value for name, value in headers}
-    declared = declared_version(headers)
-    if declared is None and _media_type(values) not in {
-        b"text/xml",
-        b"application/xml",
-    }:
+    media_type, action = _type_and_action(headers)
+    declared = _declared(media_type, action)
+    if declared is None and media_type not in {b"text/xml", b"application/xml"}:
         return None
     try:
         root = _root_of(body)
@@ -82,10 +74,7 @@ def version_of(headers: Sequence[Header], body: bytes) -> SoapVersion | None:
         if declared is None:
             return None
         raise Invalid("", "A SOAP envelope has no doctype: remove it.") from None
-    for version in SoapVersion:
-        if root == f"{version.value} Envelope":
-            return version
-    return declared
+    return _VERSIONS_BY_ROOT.get(root, declared)
 
 
 def fault(
@@ -139,23 +128,25 @@ def _name(version: SoapVersion, name: str) -> str:
     return f"{{{version.value}}}{name}"
 
 
-def _media_type(headers: Mapping[bytes, bytes]) -> bytes:
-    value = headers.get(b"content-type", b"")
-    return value.partition(b";")[0].strip().lower()
+def _type_and_action(headers: Iterable[Header]) -> tuple[bytes, bytes | None]:
+    """Return the media type of a request, and its SOAPAction; None without one."""
+    values = {name.lower(): value for name, value in headers}
+    value = values.get(b"content-type", b"")
+    return value.partition(b";")[0].strip().lower(), values.get(b"soapaction")
+
+
+def _declared(media_type: bytes, action: bytes | None) -> SoapVersion | None:
+    if media_type == b"application/soap+xml":
+        return SoapVersion.V1_2
+    is_xml = media_type == b"text/xml"
+    return SoapVersion.V1_1 if is_xml and action is not None else None
 
 
 def _root_of(body: bytes) -> str:
     """Return namespace and name of an XML's first tag; "" if none begins in time."""
     parser = expat.ParserCreate(namespace_separator=" ")
-
-    def refuse(*_: object) -> None:
-        raise _Doctype
-
-    def end(name: str, _: Any) -> None:
-        raise _Root(name)
-
-    parser.StartDoctypeDeclHandler = refuse
-    parser.StartElementHandler = end
+    parser.StartDoctypeDeclHandler = _refuse_doctype
+    parser.StartElementHandler = _end_at_root
     try:
         parser.Parse(body[:BEGINNING])
     except _Root as root:
@@ -164,3 +155,11 @@ def _root_of(body: bytes) -> str:
         # The latter two are for encodings that expat cannot or Python does not read.
         return ""
     return ""
+
+
+def _refuse_doctype(*_: object) -> None:
+    raise _Doctype
+
+
+def _end_at_root(name: str, _: Any) -> None:
+    raise _Root(name)
