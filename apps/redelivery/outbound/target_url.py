@@ -29,6 +29,9 @@ MOST_DECODINGS = 8
 USUAL_PORTS = {"http": 80, "https": 443}
 
 _PRINTABLE = re.compile(rb"[!-~]*")
+# What is printable, but for #, ? and the backslash; a query may have a ?.
+_OF_PATH = re.compile(rb"[!-\"$->@-\[\]-~]*")
+_OF_QUERY = re.compile(rb"[!-\"$-\[\]-~]*")
 _NETLOC = re.compile(r"(?:\[[^\[\]]*\]|[^\[\]:]+)(?::[0-9]*)?")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
@@ -83,7 +86,7 @@ class EndpointTarget:
         as it came: "" calls the target itself, and "/a" what is below it.
         """
         _check_path(raw_path, field)
-        _check_characters(query, "query", allowed=b"?")
+        _check_characters(query, "query", _OF_QUERY)
         base = self.base_path.encode("ascii")
         if raw_path:
             base = base.rstrip(b"/")
@@ -180,10 +183,9 @@ def _ipv6_host(host: str, field: str) -> str:
     return str(address)
 
 
-def _check_characters(text: bytes, field: str, *, allowed: bytes = b"") -> None:
+def _check_characters(text: bytes, field: str, allowed: re.Pattern[bytes]) -> None:
     """Raise Invalid for characters of a URL that must be percent-encoded."""
-    forbidden = set(b"#?\\") - set(allowed)
-    if not _PRINTABLE.fullmatch(text) or forbidden & set(text):
+    if not allowed.fullmatch(text):
         raise Invalid(
             field,
             "percent-encode blanks, control characters, backslashes, #, ? and what is "
@@ -195,7 +197,7 @@ def _check_path(path: bytes, field: str) -> None:
     """Raise Invalid for a path that a back end may read as one outside."""
     if len(path) > LONGEST_PATH:
         raise Invalid(field, f"it is longer than {LONGEST_PATH} bytes.")
-    _check_characters(path, field)
+    _check_characters(path, field, _OF_PATH)
     if _BAD_ESCAPE.search(path):
         raise Invalid(field, "write % as %25, or follow it by two hexadecimal digits.")
     for reading in _readings(path, field):
