@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from types import TracebackType
 
 from django.db import DatabaseError, InterfaceError
 
@@ -65,10 +63,6 @@ BROKEN_OFF = "The answer was longer than the gateway holds, and broke off."
 log = logging.getLogger(__name__)
 
 
-class _Stopped(Exception):
-    """The gateway stops, and waits no longer for back ends."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Failure:
     """A first try that failed, and the status that its caller gets."""
@@ -85,43 +79,6 @@ class _HeldAnswer:
     status: int
     headers: list[Header]
     body: bytes
-
-
-class _UntilCut:
-    """A block with a limit, which is among `limits` until the end of the block."""
-
-    def __init__(
-        self,
-        limit: asyncio.Timeout,
-        limits: set[asyncio.Timeout],
-        *,
-        is_stopping: Callable[[], bool],
-    ) -> None:
-        self._limit, self._limits = limit, limits
-        self._is_stopping = is_stopping
-
-    async def __aenter__(self) -> None:
-        """Enter a first try's block, which a time limit or a `cut` ends."""
-        await self._limit.__aenter__()
-        self._limits.add(self._limit)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Leave a first try's block; raise TimeoutError if its time is over.
-
-        Raises _Stopped instead where the gateway stops.
-        """
-        self._limits.discard(self._limit)
-        try:
-            await self._limit.__aexit__(kind, error, trace)
-        except TimeoutError:
-            if self._is_stopping():
-                raise _Stopped from None
-            raise
 
 
 class FirstTries:
@@ -219,24 +176,23 @@ class FirstTries:
 
         The wait and the attempt end before the caller gives up.
         """
+        if not (slots.locked() or self._is_stopping):
+            return await slots.acquire()  # at once
         spare = endpoint.client_timeout - endpoint.attempt_timeout
+        limit = self._new_limit(spare / 2)
         try:
-            if slots.locked() or self._is_stopping:
-                async with self._until_cut(spare / 2):
-                    await slots.acquire()
-            else:
-                await slots.acquire()  # at once
-        except (_Stopped, TimeoutError):
+            async with limit:
+                return await slots.acquire()
+        except TimeoutError:
             return False
-        return True
+        finally:
+            self._limits.discard(limit)
 
-    def _until_cut(self, seconds: float | None = None) -> _UntilCut:
-        """Limit the time of a first try's block; raise TimeoutError beyond it.
-
-        Raises _Stopped when `cut` ends the block.
-        """
+    def _new_limit(self, seconds: float | None) -> asyncio.Timeout:
+        """Return a time limit that `cut` ends while it is among `_limits`."""
         limit = asyncio.timeout(0 if self._is_stopping else seconds)
-        return _UntilCut(limit, self._limits, is_stopping=lambda: self._is_stopping)
+        self._limits.add(limit)
+        return limit
 
     async def _attempt(
         self, call: EndpointCall, caller: CallerConnection
@@ -251,9 +207,10 @@ class FirstTries:
         until = loop.time() + endpoint.attempt_timeout
         unknown = None
         is_written = asyncio.Event()
+        limit = self._new_limit(None)
         try:
             async with (
-                self._until_cut(),
+                limit,
                 self._http.call(
                     call.request,
                     seconds=endpoint.attempt_timeout,
@@ -267,13 +224,15 @@ class FirstTries:
         except OutcomeUnknown as problem:
             unknown = problem
             result = CallResult(outcome=AttemptOutcome.UNKNOWN, detail=str(problem))
-        except _Stopped:
+        except TimeoutError:  # of `limit`: the gateway stops
             if caller.has_answer:
                 caller.break_off()
             outcome = (
                 AttemptOutcome.UNKNOWN if is_written.is_set() else AttemptOutcome.FAILED
             )
             result = CallResult(outcome=outcome, detail=STOPPED)
+        finally:
+            self._limits.discard(limit)
         if not isinstance(result, CallResult):
             return result
         return _Failure(
