@@ -13,8 +13,8 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Self
@@ -187,13 +187,16 @@ class GatewayApplication:
             caller=str(key.principal.actor),
             path=slash + rest,
         )
-        with self._place(endpoint):
+        self._take_place(endpoint)
+        try:
             body = await caller.read_body(settings.POISONWEB_REQUEST_LIMIT)
             # A body may take a minute, in which a key may end.
             if self._monotonic() - checked_at > QUICK_BODY_SECONDS:
                 await self._permitted(caller, name)
             call = with_body(head, caller, body)
             await self._make(call, caller)
+        finally:
+            self._calls[endpoint.pk] -= 1
 
     async def _make(self, call: EndpointCall, caller: CallerConnection) -> None:
         if call.endpoint.mode == CallMode.ASYNC:
@@ -282,9 +285,8 @@ class GatewayApplication:
         self._writes.note_use(key.name)
         return key
 
-    @contextmanager
-    def _place(self, endpoint: Endpoint) -> Iterator[None]:
-        """Count a block's call as under way; raise GatewayRefusal for one too many.
+    def _take_place(self, endpoint: Endpoint) -> None:
+        """Count a call as under way; raise GatewayRefusal for one too many.
 
         There are limits for all endpoints together, and for each.
         """
@@ -292,10 +294,6 @@ class GatewayApplication:
         if calls.total() >= MOST_CALLS or calls[endpoint.pk] >= MOST_CALLS_OF_ENDPOINT:
             raise busy("Too many calls are under way: try again.")
         calls[endpoint.pk] += 1
-        try:
-            yield
-        finally:
-            calls[endpoint.pk] -= 1
 
     def _note_refusal(self, secret: str, address: str) -> None:
         """Store that an API key was refused, in the background."""

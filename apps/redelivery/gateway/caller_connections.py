@@ -135,13 +135,15 @@ class CallerConnection:
     async def begin(self, status: int, headers: Sequence[Header]) -> None:
         """Send the caller the status and headers that begin an answer."""
         self.has_answer = True
-        start = {"type": "http.response.start", "status": status}
-        await self._send({**start, "headers": headers})
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": headers}
+        )
 
     async def write(self, piece: bytes, *, is_last: bool = False) -> None:
         """Send the caller a piece of an answer's body, as soon as it takes that."""
-        body = {"type": "http.response.body", "body": piece}
-        await self._send({**body, "more_body": not is_last})
+        await self._send(
+            {"type": "http.response.body", "body": piece, "more_body": not is_last}
+        )
 
     def is_gone(self) -> bool:
         """Tell whether the caller hung up after its request."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -85,13 +85,13 @@ class KeyAndEndpointCache:
         self._task: asyncio.Task[None] | None = None
         self._task_begun_at = float("-inf")
 
-    async def current(self) -> Reading:
+    def current(self) -> Awaitable[Reading]:
         """Return the keys, endpoints and breakers that were read in the last second.
 
         Where they cannot be read, the last reading, while it is usable. Raises
         Unavailable without a usable one.
         """
-        return await self._not_older_than(self._monotonic() - FRESH_SECONDS)
+        return self._not_older_than(self._monotonic() - FRESH_SECONDS)
 
     async def key(self, secret: str) -> CachedKey | None:
         """Return the API key of a secret, also one created just now.
