@@ -17,7 +17,11 @@ from apps.redelivery.call_and_delivery_dataclasses import FirstTry, NewDelivery
 from apps.redelivery.delivery_ids import new_delivery_id
 from apps.redelivery.delivery_order_keys import order_key_of
 from apps.redelivery.gateway.refusals import GatewayRefusal
-from apps.redelivery.gateway.soap_envelopes import SoapVersion, version_of
+from apps.redelivery.gateway.soap_envelopes import (
+    SoapVersion,
+    declared_version,
+    version_of,
+)
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound import request_and_answer_headers
 from apps.redelivery.outbound.errors import GatewayLoop
@@ -28,7 +32,7 @@ from apps.redelivery.repeatability import is_repeatable
 target_of = lru_cache(maxsize=10_000)(EndpointTarget.parse)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class EndpointCall:
     """A call of an endpoint by a caller, with the request that its back end gets."""
 
@@ -39,7 +43,11 @@ class EndpointCall:
     request: EndpointRequest
     callers_key: bytes
     order_key: bytes | None
-    soap: SoapVersion | None
+
+    @property
+    def soap(self) -> SoapVersion | None:
+        """Return the SOAP version in which a failure of this call is answered."""
+        return version_of(self.request.headers, self.request.body)
 
     def delivery(self, first_try: FirstTry | None = None) -> NewDelivery:
         """Build the delivery to store for this call."""
@@ -73,7 +81,7 @@ class EndpointCall:
         return [header for header in headers if header[0].lower() not in ours]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class CheckedHead:
     """The head of a call, which is checked before its body is read."""
 
@@ -148,7 +156,8 @@ def with_body(
     )
     try:
         request.head()
-        soap = version_of(head.headers, body)
+        if declared_version(head.headers) is not None:
+            version_of(head.headers, body)  # refuses a doctype
     except Invalid as problem:
         raise _bad_request(problem) from None
     return EndpointCall(
@@ -159,7 +168,6 @@ def with_body(
         request=request,
         callers_key=head.callers_key,
         order_key=head.order_key,
-        soap=soap,
     )
 
 
