@@ -139,10 +139,12 @@ class FirstTries:
         if isinstance(outcome, _Failure):
             await self._store_failure(call, caller, outcome, breaker)
         else:
-            await self._note_success(call, breaker)
+            if breaker.is_failing:
+                await self._close_breaker(call, breaker)
             if isinstance(outcome, _HeldAnswer):
                 await caller.begin(outcome.status, outcome.headers)
                 await caller.write(outcome.body, is_last=True)
+            self._writes.count_success(call.endpoint.pk)
 
     async def _reason_against(self, call: EndpointCall, breaker: CachedBreaker) -> str:
         """Return why a first try is not made: a stop, breaker or order key. Else ""."""
@@ -297,11 +299,8 @@ class FirstTries:
             is_cut=not answer.is_complete,
         )
 
-    async def _note_success(self, call: EndpointCall, breaker: CachedBreaker) -> None:
-        """Count a success; close a breaker that had counted failures."""
-        self._writes.count_success(call.endpoint.pk)
-        if not breaker.is_failing:
-            return
+    async def _close_breaker(self, call: EndpointCall, breaker: CachedBreaker) -> None:
+        """Close a breaker that had counted failures, after a success."""
         breaker.is_failing = breaker.is_open = False
         try:
             await self._database.run(
