@@ -15,7 +15,7 @@ import struct
 from functools import partial
 from http import HTTPStatus
 from socket import SO_LINGER, SOL_SOCKET
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import (
@@ -405,12 +405,23 @@ async def _call_with_writer(
 
 def _head(status: int, headers: list[Header]) -> bytes:
     """Write an answer's status line and headers; raise RuntimeError for bad ones."""
-    for name, value in headers:
-        if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value):
-            raise RuntimeError(f"The header {name!r:.60} of the answer is not valid.")
+    names = b"".join([name for name, _ in headers])
+    values = b"".join([value for _, value in headers])
+    if HEADER_RE.search(names) or HEADER_VALUE_RE.search(values):
+        _refuse(headers)
     line = STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status
     lines = [b"%b: %b\r\n" % header for header in headers]
     return b"".join([line, *lines, b"\r\n"])
+
+
+def _refuse(headers: list[Header]) -> NoReturn:
+    """Raise RuntimeError for the first header of an answer that HTTP does not allow."""
+    name = next(
+        name
+        for name, value in headers
+        if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value)
+    )
+    raise RuntimeError(f"The header {name!r:.60} of the answer is not valid.")
 
 
 def _problem(reason: str) -> bytes:
