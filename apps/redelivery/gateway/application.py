@@ -174,7 +174,8 @@ class GatewayApplication:
         encoded, slash, rest = caller.raw_path[len(PREFIX) :].partition(b"/")
         name = encoded.decode("ascii")
         key, endpoint = await self._permitted(caller, name)
-        wait = self._rates.take((key.name, endpoint.pk))
+        endpoint_id: int = endpoint.pk
+        wait = self._rates.take((key.name, endpoint_id))
         if wait:
             raise GatewayRefusal(
                 status=HTTPStatus.TOO_MANY_REQUESTS,
@@ -187,7 +188,7 @@ class GatewayApplication:
             caller=str(key.principal.actor),
             path=slash + rest,
         )
-        self._take_place(endpoint)
+        self._take_place(endpoint_id)
         try:
             body = await caller.read_body(settings.POISONWEB_REQUEST_LIMIT)
             # A body may take a minute, in which a key may end.
@@ -196,7 +197,7 @@ class GatewayApplication:
             call = with_body(head, caller, body)
             await self._make(call, caller)
         finally:
-            self._calls[endpoint.pk] -= 1
+            self._calls[endpoint_id] -= 1
 
     async def _make(self, call: EndpointCall, caller: CallerConnection) -> None:
         if call.endpoint.mode == CallMode.ASYNC:
@@ -285,15 +286,15 @@ class GatewayApplication:
         self._writes.note_use(key.name)
         return key
 
-    def _take_place(self, endpoint: Endpoint) -> None:
+    def _take_place(self, endpoint: int) -> None:
         """Count a call as under way; raise GatewayRefusal for one too many.
 
         There are limits for all endpoints together, and for each.
         """
         calls = self._calls
-        if calls.total() >= MOST_CALLS or calls[endpoint.pk] >= MOST_CALLS_OF_ENDPOINT:
+        if calls.total() >= MOST_CALLS or calls[endpoint] >= MOST_CALLS_OF_ENDPOINT:
             raise busy("Too many calls are under way: try again.")
-        calls[endpoint.pk] += 1
+        calls[endpoint] += 1
 
     def _note_refusal(self, secret: str, address: str) -> None:
         """Store that an API key was refused, in the background."""

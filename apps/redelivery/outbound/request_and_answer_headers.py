@@ -8,7 +8,7 @@ each connection writes for itself, and the credentials of Poisonweb.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from django.conf import settings
 
@@ -63,13 +63,16 @@ def request_headers(
     callers_key = b"" if _KEY_NAME in removed else _idempotency_key(values)
     if not callers_key:
         removed.add(_KEY_NAME)
+    ending = {
+        name
+        for name in values
+        if name in _ENDING or name in removed or name.startswith(OWN_PREFIX)
+    }
+    outbound = [header for header in headers if header[0].lower() not in ending]
     if b"cookie" in values:
-        headers = list(_without_own_cookies(headers))
-    outbound = [
-        (name, value)
-        for name, value in headers
-        if not _ends_here(name.lower(), value, removed)
-    ]
+        outbound = list(_without_own_cookies(outbound))
+    if b"authorization" in values:
+        outbound = [header for header in outbound if not _has_own_key(header)]
     id_ = delivery_id.encode("ascii")
     if not callers_key:
         outbound.append((IDEMPOTENCY_KEY, id_))
@@ -159,14 +162,10 @@ def _idempotency_key(headers: Mapping[bytes, Sequence[bytes]]) -> bytes:
     return values[0]
 
 
-def _ends_here(name: bytes, value: bytes, removed: Collection[bytes]) -> bool:
-    """Tell whether a header is not passed on: it is for this hop, or for Poisonweb."""
-    return (
-        name in _ENDING
-        or name in removed
-        or name.startswith(OWN_PREFIX)
-        or (name == b"authorization" and _OWN_KEY.match(value) is not None)
-    )
+def _has_own_key(header: Header) -> bool:
+    """Tell whether a header is an `Authorization` with a key of Poisonweb."""
+    name, value = header
+    return name.lower() == b"authorization" and _OWN_KEY.match(value) is not None
 
 
 def _named_by_connection(headers: Mapping[bytes, Sequence[bytes]]) -> set[bytes]:
