@@ -233,20 +233,27 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _check_head(self) -> None:
         """Raise NotHttp for a head that httptools takes, and a gateway must not."""
-        hosts = [name for name, _ in self.headers if name == b"host"]
-        codings = [
-            value for name, value in self.headers if name == b"transfer-encoding"
-        ]
+        names = [name for name, _ in self.headers]
+        hosts = names.count(b"host")
         version = self.parser.get_http_version()
         is_old = version == "1.0"
         if version not in {"1.0", "1.1"}:
             raise NotHttp("Send HTTP/1.1 or HTTP/1.0.")
-        if len(hosts) > 1 or not (hosts or is_old):
+        if hosts > 1 or not (hosts or is_old):
             raise NotHttp("Send one Host.")
-        if codings and (is_old or [each.lower() for each in codings] != [b"chunked"]):
+        if b"transfer-encoding" in names and (is_old or not self._is_chunked()):
             raise NotHttp("The only Transfer-Encoding here is chunked, in HTTP/1.1.")
         if is_old:
             self.expect_100_continue = False  # RFC 9110, 10.1.1
+
+    def _is_chunked(self) -> bool:
+        """Tell whether `chunked` is the only transfer coding of a request."""
+        codings = [
+            value.lower()
+            for name, value in self.headers
+            if name == b"transfer-encoding"
+        ]
+        return codings == [b"chunked"]
 
     # What Uvicorn calls.
 
