@@ -13,7 +13,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -140,13 +140,6 @@ class GatewayApplication:
         self._tasks.add(task)
         caller = CallerConnection(scope, receive, send, memory=self._memory)
         try:
-            await self._answer(caller)
-        finally:
-            caller.close()
-            self._tasks.discard(task)
-
-    async def _answer(self, caller: CallerConnection) -> None:
-        try:
             await self._route(caller)
         except GatewayRefusal as refusal:
             await caller.refuse(refusal, declared_version(caller.headers))
@@ -155,6 +148,9 @@ class GatewayApplication:
             await caller.refuse(away, declared_version(caller.headers))
         except CallerGone:
             log.info("a caller hung up before its request was whole")
+        finally:
+            caller.close()
+            self._tasks.discard(task)
 
     async def _route(self, caller: CallerConnection) -> None:
         if caller.raw_path == b"/healthz":
@@ -199,12 +195,11 @@ class GatewayApplication:
         finally:
             self._calls[endpoint_id] -= 1
 
-    async def _make(self, call: EndpointCall, caller: CallerConnection) -> None:
+    def _make(self, call: EndpointCall, caller: CallerConnection) -> Awaitable[None]:
         if call.endpoint.mode == CallMode.ASYNC:
-            await self._accept(call, caller)
-        else:
-            breaker = (await self._cache.current()).breaker(call.endpoint)
-            await self._first_tries.run(call, caller, breaker)
+            return self._accept(call, caller)
+        breaker = self._cache.breaker(call.endpoint)
+        return self._first_tries.run(call, caller, breaker)
 
     async def _accept(self, call: EndpointCall, caller: CallerConnection) -> None:
         """Store a call as a delivery before any try, and answer 202."""

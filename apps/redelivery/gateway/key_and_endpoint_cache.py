@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -85,21 +85,13 @@ class KeyAndEndpointCache:
         self._task: asyncio.Task[None] | None = None
         self._task_begun_at = float("-inf")
 
-    def current(self) -> Awaitable[Reading]:
-        """Return the keys, endpoints and breakers that were read in the last second.
-
-        Where they cannot be read, the last reading, while it is usable. Raises
-        Unavailable without a usable one.
-        """
-        return self._not_older_than(self._monotonic() - FRESH_SECONDS)
-
     async def key(self, secret: str) -> CachedKey | None:
         """Return the API key of a secret, also one created just now.
 
         Raises Unavailable for an unknown secret while Postgres is away.
         """
         asked_at = self._monotonic()
-        key = (await self.current()).key(secret)
+        key = (await self._not_older_than(asked_at - FRESH_SECONDS)).key(secret)
         if key is None:
             reading = await self._not_older_than(asked_at)
             key = reading.key(secret)
@@ -113,13 +105,21 @@ class KeyAndEndpointCache:
         Raises Unavailable for an unknown name that cannot be looked up now.
         """
         asked_at = self._monotonic()
-        endpoint = (await self.current()).endpoints.get(name)
+        reading = await self._not_older_than(asked_at - FRESH_SECONDS)
+        endpoint = reading.endpoints.get(name)
         if endpoint is None:
             reading = await self._not_older_than(asked_at)
             endpoint = reading.endpoints.get(name)
             if endpoint is None and reading.begun_at < asked_at:
                 raise Unavailable("The endpoint cannot be looked up at the moment.")
         return endpoint
+
+    def breaker(self, endpoint: Endpoint) -> CachedBreaker:
+        """Return the breaker of an endpoint as it was last read, and changed since.
+
+        Await the endpoint before: it is read in the same reading.
+        """
+        return self._reading.breaker(endpoint)
 
     async def aclose(self) -> None:
         """Wait for the reading of keys and endpoints that is under way."""
