@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from socket import socket
 from typing import Any
@@ -71,11 +71,11 @@ class GatewayServer(uvicorn.Server):
         application.cut()
         await application.aclose()
 
-    async def _answer(
+    def _answer(
         self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend
-    ) -> None:
+    ) -> Awaitable[None]:
         assert self._application is not None  # noqa: S101 - `startup` was before
-        await self._application(scope, receive, send)
+        return self._application(scope, receive, send)
 
 
 def session_parameters(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from poisonweb.request_arrival_timeout import TOO_LATE, RequestTimeLimit
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Awaitable
 
     from uvicorn._types import (
         ASGI3Application,
@@ -399,15 +400,15 @@ class AnswerWriter:
         cycle.on_response()
 
 
-async def _call_with_writer(
+def _call_with_writer(
     app: ASGI3Application,
     cycle: RequestResponseCycle,
     scope: Scope,
     receive: ASGIReceiveCallable,
     _: ASGISendCallable,
-) -> None:
+) -> Awaitable[None]:
     """Call an ASGI application whose answer an AnswerWriter writes."""
-    await app(scope, receive, AnswerWriter(cycle).send)
+    return app(scope, receive, AnswerWriter(cycle).send)
 
 
 def _head(status: int, headers: list[Header]) -> bytes:

@@ -132,16 +132,16 @@ class CallerConnection:
         await self._linger()
         await self.write(b"", is_last=True)
 
-    async def begin(self, status: int, headers: Sequence[Header]) -> None:
+    def begin(self, status: int, headers: Sequence[Header]) -> Awaitable[None]:
         """Send the caller the status and headers that begin an answer."""
         self.has_answer = True
-        await self._send(
+        return self._send(
             {"type": "http.response.start", "status": status, "headers": headers}
         )
 
-    async def write(self, piece: bytes, *, is_last: bool = False) -> None:
+    def write(self, piece: bytes, *, is_last: bool = False) -> Awaitable[None]:
         """Send the caller a piece of an answer's body, as soon as it takes that."""
-        await self._send(
+        return self._send(
             {"type": "http.response.body", "body": piece, "more_body": not is_last}
         )
 
