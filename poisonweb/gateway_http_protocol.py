@@ -229,7 +229,7 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         self._bytes_outside_bodies, self._beginning = 0, b""
         if self._cycle_under_way() is not None:
-            self._time_limit.stop()
+            self._time_limit.suspend()
         super().on_message_complete()
 
     def _check_head(self) -> None:
