@@ -226,7 +226,10 @@ class FirstTries:
         except OutcomeUnknown as problem:
             unknown = problem
             result = CallResult(outcome=AttemptOutcome.UNKNOWN, detail=str(problem))
-        except TimeoutError:  # of `limit`: the gateway stops
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            # The gateway stops.
             if caller.has_answer:
                 caller.break_off()
             outcome = (
