@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable
 
 SECONDS = 60.0
+# Sooner, timers of uvloop begin again and again.
+LEAST_SECONDS = 0.001
 TOO_LATE = (
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 )
@@ -28,12 +30,13 @@ class RequestTimeLimit:
     ) -> None:
         self._loop, self._on_late = loop, on_late
         self._timer: asyncio.TimerHandle | None = None
-        self._until = math.inf
+        # When the request must be whole, and when the timer looks at that.
+        self._until = self._due = math.inf
 
     def start(self, seconds: float | None = None) -> None:
         """Call `on_late` unless the request is whole in time: in SECONDS by default."""
         self._until = self._loop.time() + (SECONDS if seconds is None else seconds)
-        if self._timer is None or self._timer.when() > self._until:
+        if self._timer is None or self._due > self._until:
             self._start_timer()
 
     def suspend(self) -> None:
@@ -58,7 +61,9 @@ class RequestTimeLimit:
     def _start_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._until, self._end)
+        self._due = self._until
+        seconds = max(self._due - self._loop.time(), LEAST_SECONDS)
+        self._timer = self._loop.call_later(seconds, self._end)
 
     def _end(self) -> None:
         """Call `on_late`, or wait for the rest of the time of a later request."""

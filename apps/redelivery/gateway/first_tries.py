@@ -139,12 +139,13 @@ class FirstTries:
         if isinstance(outcome, _Failure):
             await self._store_failure(call, caller, outcome, breaker)
         else:
+            # Before the answer, which its caller may not take.
+            self._writes.count_success(call.endpoint.pk)
             if breaker.is_failing:
                 await self._close_breaker(call, breaker)
             if isinstance(outcome, _HeldAnswer):
                 await caller.begin(outcome.status, outcome.headers)
                 await caller.write(outcome.body, is_last=True)
-            self._writes.count_success(call.endpoint.pk)
 
     async def _reason_against(self, call: EndpointCall, breaker: CachedBreaker) -> str:
         """Return why a first try is not made: a stop, breaker or order key. Else ""."""

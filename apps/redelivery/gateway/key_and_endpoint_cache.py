@@ -117,7 +117,7 @@ class KeyAndEndpointCache:
     def breaker(self, endpoint: Endpoint) -> CachedBreaker:
         """Return the breaker of an endpoint as it was last read, and changed since.
 
-        Await the endpoint before: it is read in the same reading.
+        It is as old as the reading for the call whose endpoint was awaited before.
         """
         return self._reading.breaker(endpoint)
 

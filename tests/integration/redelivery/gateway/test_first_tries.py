@@ -135,6 +135,16 @@ def test_a_success_is_passed_on_and_leaves_a_count(gateway: Gateway) -> None:
     assert not Delivery.objects.exists()
 
 
+def test_a_success_counts_though_its_answer_cannot_be_passed_on(
+    gateway: Gateway,
+) -> None:
+    with endpoint_of(answering(ok(b"", b"X-Note: a\x01b"))) as (endpoint, _):
+        answer = gateway.call(f"/gateway/{endpoint}/")
+
+    assert answer.status == 500
+    wait_until(lambda: CallCount.objects.filter(succeeded_at_first=1).exists())
+
+
 def test_a_failure_is_stored_once_and_its_caller_told_how_it_goes_on(
     gateway: Gateway,
 ) -> None:
