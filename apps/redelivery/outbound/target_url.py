@@ -86,7 +86,8 @@ class EndpointTarget:
         as it came: "" calls the target itself, and "/a" what is below it.
         """
         _check_path(raw_path, field)
-        _check_characters(query, "query", _OF_QUERY)
+        if not _OF_QUERY.fullmatch(query):
+            raise _not_encoded("query")
         base = self.base_path.encode("ascii")
         if raw_path:
             base = base.rstrip(b"/")
@@ -183,21 +184,21 @@ def _ipv6_host(host: str, field: str) -> str:
     return str(address)
 
 
-def _check_characters(text: bytes, field: str, allowed: re.Pattern[bytes]) -> None:
-    """Raise Invalid for characters of a URL that must be percent-encoded."""
-    if not allowed.fullmatch(text):
-        raise Invalid(
-            field,
-            "percent-encode blanks, control characters, backslashes, #, ? and what is "
-            "not ASCII.",
-        )
+def _not_encoded(field: str) -> Invalid:
+    """Return the refusal of characters of a URL that must be percent-encoded."""
+    return Invalid(
+        field,
+        "percent-encode blanks, control characters, backslashes, #, ? and what is "
+        "not ASCII.",
+    )
 
 
 def _check_path(path: bytes, field: str) -> None:
     """Raise Invalid for a path that a back end may read as one outside."""
     if len(path) > LONGEST_PATH:
         raise Invalid(field, f"it is longer than {LONGEST_PATH} bytes.")
-    _check_characters(path, field, _OF_PATH)
+    if not _OF_PATH.fullmatch(path):
+        raise _not_encoded(field)
     if _BAD_ESCAPE.search(path):
         raise Invalid(field, "write % as %25, or follow it by two hexadecimal digits.")
     for reading in _readings(path, field):
