@@ -13,9 +13,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-import psycopg
 import pytest
-from psycopg import sql
 
 from poisonweb.embedded import postgres, redis
 
@@ -35,19 +33,10 @@ def _start() -> None:
     os.environ["DATABASE_URL"] = _running.enter_context(
         postgres.temporary(folder / "postgres")
     )
-    _shorten_sign_ins(os.environ["DATABASE_URL"])
     broker = _running.enter_context(redis.temporary(folder / "redis"))
     os.environ["CELERY_BROKER_URL"] = broker
     # Beside Celery's database, and those of the workers of xdist.
     os.environ["POISONWEB_REDIS_URL"] = broker.removesuffix("/0") + "/15"
-
-
-def _shorten_sign_ins(url: str) -> None:
-    """Let each of the thousands of sessions hash its password once, not 4,096 times."""
-    with psycopg.connect(url) as session:
-        session.execute("SET scram_iterations = 1")
-        change = sql.SQL("ALTER ROLE CURRENT_USER PASSWORD {}")
-        session.execute(change.format(session.info.password))
 
 
 def _use_own_celery_queue(worker: str) -> None:

@@ -154,8 +154,8 @@ def test_archive_depends_on_the_code_alone(tmp_path: Path) -> None:
 def test_archive_has_every_module_that_an_executor_imports(tmp_path: Path) -> None:
     cluster_code_shipping.archive(tmp_path / "code.zip")
     imported = (
-        "from spark import cluster_code_shipping, postgres_reading_and_staging; "
-        "print(postgres_reading_and_staging.__file__)"
+        "from spark import cluster_code_shipping, postgres_reading_and_writing; "
+        "print(postgres_reading_and_writing.__file__)"
     )
 
     ended = subprocess.run(

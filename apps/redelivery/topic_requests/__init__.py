@@ -1,5 +1,5 @@
 """Requests that come as messages of a topic: their envelopes, and their acceptance.
 
-`capture.intake.request_messages` says which topics have them, and calls
+`capture.intake.requests_from_messages` says which topics have them, and calls
 `delivery_creation.store_requests`.
 """
