@@ -14,6 +14,7 @@ import uvicorn
 
 from poisonweb import request_arrival_timeout
 from poisonweb.gateway_http_protocol import GatewayProtocol
+from poisonweb.request_arrival_timeout import RequestTimeLimit
 from poisonweb.request_limits import Receive, Scope, Send
 from poisonweb.uvicorn_http_protocol import BoundedH11
 from tests.waiting import wait_until
@@ -177,6 +178,17 @@ def test_the_second_request_of_a_connection_has_its_own_time(
         line.sendall(HEAD[:10])
         server.go_on(MINUTE)
         assert _read(line).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_shorter_time_ends_though_a_longer_one_was_begun_before() -> None:
+    async def begin_both() -> None:
+        late = asyncio.Event()
+        limit = RequestTimeLimit(asyncio.get_running_loop(), late.set)
+        limit.start(MINUTE)
+        limit.start(SECONDS)
+        await asyncio.wait_for(late.wait(), MINUTE / 2)
+
+    asyncio.run(begin_both())
 
 
 def _read(line: Any) -> bytes:

@@ -44,7 +44,7 @@ EVENTS = {
 
 # One statement, so one moment. Whatever is not committed then adds as much to the
 # failures as to their changes, so the difference stays the same, and is added. It reads
-# an index without the day, so that partitions are named; see `failure_counts`.
+# an index without the day, so that partitions are named; see `failure_count_gathering`.
 PARTITIONS = """
 SELECT relid::regclass::text FROM pg_partition_tree('poison_failure')
 WHERE isleaf AND relid::regclass::text >= 'poison_failure_'

@@ -117,7 +117,7 @@ class KeyAndEndpointCache:
     def breaker(self, endpoint: Endpoint) -> CachedBreaker:
         """Return the breaker of an endpoint as it was last read, and changed since.
 
-        It is as old as the reading for the call whose endpoint was awaited before.
+        A call awaits its endpoint first, so the reading is one that it may use.
         """
         return self._reading.breaker(endpoint)
 

@@ -25,7 +25,7 @@ class Migration(LockTimeoutMigration):
 
     operations = [
         migrations.RunSQL(REPLACED_PREVIEWS, migrations.RunSQL.noop),
-        # The table stays: the release before may still run. `earlier_layout` empties it.
+        # The table stays: the release before may still run. `earlier_layout_conversion` empties it.
         migrations.SeparateDatabaseAndState(
             state_operations=[migrations.DeleteModel(name="Item")]
         ),
