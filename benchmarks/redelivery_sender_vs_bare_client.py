@@ -230,23 +230,33 @@ def processor_seconds(process: subprocess.Popen[bytes]) -> float:
 
 
 async def time_http_client_calls(url: str, concurrency: int) -> tuple[float, float]:
-    """Call a back end by our HTTP client; return wall and processor time."""
+    """Call a back end by our HTTP client; return wall and processor time.
+
+    The requests are those of the deliveries: each has an id of its own.
+    """
     from apps.redelivery.outbound.http_caller import EndpointRequest, HttpCaller
     from apps.redelivery.outbound.target_url import EndpointTarget
 
     target = EndpointTarget.parse(url)
-    request = EndpointRequest(
-        method=b"POST",
-        target=target,
-        path=target.url_path(b"/ok"),
-        headers=[(b"Content-Type", b"text/xml"), (b"Idempotency-Key", b"order")],
-        body=BODY,
-    )
-    numbers = iter(range(NUMBER))
+    path = target.url_path(b"/ok")
+    ids = iter([b"%032x" % number for number in range(NUMBER)])
     async with HttpCaller(connections_per_target=concurrency) as caller:
 
         async def work() -> None:
-            for _ in numbers:
+            for id_ in ids:
+                headers = [
+                    (b"Content-Type", b"text/xml"),
+                    (b"x-poisonweb-hops", b"1"),
+                    (b"Idempotency-Key", b"order"),
+                    (b"x-poisonweb-delivery", id_),
+                ]
+                request = EndpointRequest(
+                    method=b"POST",
+                    target=target,
+                    path=path,
+                    headers=headers,
+                    body=BODY,
+                )
                 async with caller.call(request, seconds=10) as answer:
                     await answer.read(2**16)
 
