@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import connection
-
+from apps.core.queryset_sql import binary_rows
 from apps.core.text_cleaning import storable
 from apps.redelivery.call_and_delivery_dataclasses import EndedAttempt
 from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
+from apps.redelivery.request_message_headers import REDRIVE
 from apps.redelivery.retry_plan import NextTry
 
 DETAIL_LIMIT = 2_000
@@ -23,10 +23,16 @@ DETAIL_LIMIT = 2_000
 # One document, since an array for each column costs Python more than all the rest.
 _RECORD = """
 WITH ended AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(%s::json) AS ended (
-        delivery uuid, number int, outcome text, begun_at timestamptz,
-        ended_at timestamptz, status int, detail text, headers bytea[], answer bytea,
-        is_cut bool, state text, failures int, due_at timestamptz, wait float)
+    SELECT ended.* FROM json_to_recordset(%(ended)s::json) AS ended (
+        place int, delivery uuid, claim uuid, number int, outcome text,
+        begun_at timestamptz, ended_at timestamptz, status int, detail text,
+        headers bytea[], answer bytea, is_cut bool, state text, failures int,
+        due_at timestamptz, wait float)
+    JOIN redelivery_delivery delivery
+      ON delivery.id = ended.delivery AND delivery.claim = ended.claim
+    WHERE ended.due_at IS NOT NULL
+       OR delivery.dedupe IS NULL AND NOT %(redrive)s = ANY (delivery.headers)
+    ORDER BY delivery.id FOR UPDATE OF delivery
 ), attempt AS (
     UPDATE redelivery_attempt AS attempt
     SET outcome = ended.outcome, ended_at = ended.ended_at, status = ended.status,
@@ -44,6 +50,7 @@ SET state = ended.state, claim = NULL, fence = NULL, claimed_until = NULL,
     last_wait = coalesce(ended.wait, delivery.last_wait),
     finished_at = CASE WHEN ended.due_at IS NULL THEN ended.ended_at END
 FROM ended WHERE delivery.id = ended.delivery
+RETURNING ended.place
 """
 
 
@@ -55,19 +62,26 @@ class SuccessOrRetry:
     following: NextTry | None
 
 
-def record(results: Sequence[SuccessOrRetry]) -> None:
-    """Record attempts of locked deliveries that succeeded, or are tried again."""
+def record(results: Sequence[SuccessOrRetry]) -> list[bool]:
+    """Record attempts that succeeded, or are tried again; tell of each if it was.
+
+    It is not where its claim is lost, or where more than its delivery changes with a
+    success. Locks the deliveries in the order of their ids.
+    """
     if not results:
-        return
-    document = json.dumps([_row(result) for result in results])
-    with connection.cursor() as cursor:
-        cursor.execute(_RECORD, [document])
+        return []
+    document = json.dumps([_row(*each) for each in enumerate(results)])
+    rows = binary_rows(_RECORD, {"ended": document, "redrive": REDRIVE})
+    places = {place for (place,) in rows}
+    return [place in places for place in range(len(results))]
 
 
-def _row(ended: SuccessOrRetry) -> Mapping[str, Any]:
+def _row(place: int, ended: SuccessOrRetry) -> Mapping[str, Any]:
     attempt, result = ended.attempt, ended.attempt.result
     row = {
+        "place": place,
         "delivery": str(attempt.delivery),
+        "claim": str(attempt.claim),
         "number": attempt.attempt,
         "outcome": result.outcome.value,
         "begun_at": attempt.begun_at and attempt.begun_at.isoformat(),

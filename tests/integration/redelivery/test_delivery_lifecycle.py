@@ -13,6 +13,7 @@ from typing import Any, cast
 import psycopg
 import pytest
 from django.db import IntegrityError, connection, transaction
+from django.db.models import Sum
 
 from apps.core.actor import Actor
 from apps.poison.models import Body, Failure, Poison
@@ -450,6 +451,41 @@ def test_a_result_without_its_claim_does_not_end_the_next_attempt() -> None:
     assert CallCount.objects.get().failed == 1  # by the rescue
 
 
+def test_successes_are_recorded_together_but_not_what_is_lost_or_a_requeue() -> None:
+    stock = endpoint(claim_timeout=20.0, breaker_failures=3)
+    accept(endpoint=stock, new=request(), now=NOW)
+    [lost] = claim(stock)
+    attempt_results.end_orphaned_attempts(endpoint=stock, most=10, now=later(21))
+    for changes in ({}, {"dedupe": "requeue-1"}, {}):
+        accept(endpoint=stock, new=request(**changes), now=later(21))
+    owned = claim(stock, at=24)
+    ended = [
+        EndedAttempt(
+            delivery=each.id,
+            claim=each.claim,
+            attempt=each.attempt,
+            begun_at=later(24.5),
+            ended_at=later(25),
+            result=SUCCESS,
+        )
+        for each in (owned[2], lost, *owned[:2], owned[3])
+    ]
+
+    recorded = attempt_results.record(endpoint=stock, attempts=ended, now=later(25))
+
+    assert recorded == [True, False, True, True, True]
+    assert Delivery.objects.filter(state="delivered", claim=None).count() == 4
+    ends = Attempt.objects.filter(outcome="succeeded", ended_at=later(25))
+    assert ends.filter(begun_at=later(24.5), status=SUCCESS.status).count() == 4
+    late = Attempt.objects.get(delivery=lost.id, number=1)
+    assert (late.outcome, late.late_at) == ("unknown", later(25))
+    counts = CallCount.objects.aggregate(
+        *map(Sum, ("succeeded_at_first", "succeeded_later", "failed"))
+    )
+    assert [*counts.values()] == [3, 1, 1]
+    assert EndpointActivity.objects.get().failures_in_a_row == 0
+
+
 def test_only_what_may_be_repeated_is_claimed_ahead() -> None:
     stock = endpoint()
     new = [request(is_repeatable=number != 3) for number in range(6)]
@@ -520,8 +556,9 @@ def test_failures_that_are_tried_again_take_as_many_statements_as_one(
         for each in claimed
     ]
     for attempts in (results_of[:1], results_of[1:]):
-        # With those that begin and end the transaction.
-        with django_assert_num_queries(7):
+        # With those that begin and end the transaction, and without the one statement
+        # that records them all, past Django.
+        with django_assert_num_queries(6):
             assert all(
                 attempt_results.record(endpoint=stock, attempts=attempts, now=later(1))
             )
