@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
 import psycopg
 from django.db import InternalError, OperationalError, connection, connections
 from django.db.backends.postgresql.base import DatabaseWrapper
+from psycopg import Notify
 from psycopg.conninfo import make_conninfo
 from psycopg.errors import IdleInTransactionSessionTimeout
 from psycopg_pool import PoolTimeout
@@ -45,6 +47,29 @@ async def open_async_session(purpose: str) -> psycopg.AsyncConnection[Any]:
     return await psycopg.AsyncConnection.connect(
         **_parameters(purpose), autocommit=True
     )
+
+
+async def notices(session: psycopg.AsyncConnection[Any]) -> AsyncIterator[Notify]:
+    """Yield what Postgres notifies to a session that listens, without end.
+
+    Nothing wakes the event loop between them; psycopg's own `notifies` looks ten times
+    a second. Raises psycopg.OperationalError when the session ends.
+    """
+    while True:
+        async for notice in session.notifies(timeout=0):
+            yield notice
+        await _until_readable(session.fileno())
+
+
+async def _until_readable(socket: int) -> None:
+    """Wait until a socket has bytes to read, or its other side closed it."""
+    loop = asyncio.get_running_loop()
+    is_readable = asyncio.Event()
+    loop.add_reader(socket, is_readable.set)
+    try:
+        await is_readable.wait()
+    finally:
+        loop.remove_reader(socket)
 
 
 def _parameters(purpose: str) -> dict[str, Any]:

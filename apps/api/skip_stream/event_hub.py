@@ -29,7 +29,7 @@ from apps.api.skip_stream.stream_reader_queues import (
     ping,
 )
 from apps.core import clock, notify_channel
-from apps.core.postgres_connections import open_async_session
+from apps.core.postgres_connections import notices, open_async_session
 from apps.poison import skip_list_for_consumers
 from apps.poison.skip_list_for_consumers import ListedSkip, SkipListHead
 from apps.team.open_stream_credentials import Credential
@@ -159,7 +159,7 @@ class Hub:
             self._listens.set()
             connected()
             self._wake.set()
-            async for notice in session.notifies():
+            async for notice in notices(session):
                 self._handle_notice(json.loads(notice.payload))
 
     def _handle_notice(self, notice: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psycopg
 
 from apps.core import back_off
-from apps.core.postgres_connections import open_async_session
+from apps.core.postgres_connections import notices, open_async_session
 from apps.redelivery.due_notices import CHANNEL
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ async def listen(wake: Callable[[int], None]) -> None:
             async with await open_async_session("sender notices") as session:
                 await session.execute(f"LISTEN {CHANNEL}")
                 troubles = 0
-                async for notice in session.notifies():
+                async for notice in notices(session):
                     if notice.payload.isdigit():
                         wake(int(notice.payload))
         except psycopg.OperationalError as away:
