@@ -456,8 +456,8 @@ def test_successes_are_recorded_together_but_not_what_is_lost_or_a_requeue() -> 
     accept(endpoint=stock, new=request(), now=NOW)
     [lost] = claim(stock)
     attempt_results.end_orphaned_attempts(endpoint=stock, most=10, now=later(21))
-    for changes in ({}, {"dedupe": "requeue-1"}, {}):
-        accept(endpoint=stock, new=request(**changes), now=later(21))
+    for dedupe in (None, "requeue-1", None):
+        accept(endpoint=stock, new=request(dedupe=dedupe), now=later(21))
     owned = claim(stock, at=24)
     ended = [
         EndedAttempt(
