@@ -93,9 +93,9 @@ def record(
 def _record_successes(
     endpoint: Endpoint, attempts: Sequence[EndedAttempt], *, now: datetime
 ) -> list[bool]:
-    """Record attempts that succeeded, by one statement; tell of each if it was.
+    """Record attempts that succeeded, by one statement; False for each it does not.
 
-    It is not where its claim is lost, or where more than its delivery changes.
+    Those have lost their claim, or change more than their delivery.
     """
     recorded = successes_and_retries.record(
         [SuccessOrRetry(attempt=attempt, following=None) for attempt in attempts]

@@ -63,10 +63,10 @@ class SuccessOrRetry:
 
 
 def record(results: Sequence[SuccessOrRetry]) -> list[bool]:
-    """Record attempts that succeeded, or are tried again; tell of each if it was.
+    """Record attempts that succeeded, or are tried again; False for each it does not.
 
-    It is not where its claim is lost, or where more than its delivery changes with a
-    success. Locks the deliveries in the order of their ids.
+    Those have lost their claim, or change more than their delivery with a success.
+    Locks the deliveries in the order of their ids.
     """
     if not results:
         return []
