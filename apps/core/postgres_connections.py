@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import psycopg
@@ -22,6 +22,8 @@ BORROW_TIMEOUT = 10.0
 RECONNECT_TIMEOUT = 5.0
 # Of a process that is frozen inside a transaction: others wait for its rows so long.
 IDLE_TRANSACTION = "5s"
+# How often a session that listens is read without a sign of its socket.
+LOOK_SECONDS = 1.0
 
 
 def open_session(purpose: str) -> psycopg.Connection[Any]:
@@ -52,22 +54,27 @@ async def open_async_session(purpose: str) -> psycopg.AsyncConnection[Any]:
 async def notices(session: psycopg.AsyncConnection[Any]) -> AsyncIterator[Notify]:
     """Yield what Postgres notifies to a session that listens, without end.
 
-    Nothing wakes the event loop between them; psycopg's own `notifies` looks ten times
-    a second. Raises psycopg.OperationalError when the session ends.
+    Without a notice it looks once a second; psycopg's own `notifies` does ten times.
+    Raises psycopg.OperationalError when the session ends.
     """
     while True:
-        async for notice in session.notifies(timeout=0):
+        # At each `yield`, the session is free: psycopg locks it while it reads.
+        for notice in [each async for each in session.notifies(timeout=0)]:
             yield notice
         await _until_readable(session.fileno())
 
 
 async def _until_readable(socket: int) -> None:
-    """Wait until a socket has bytes to read, or its other side closed it."""
+    """Wait until a socket has bytes to read, or its other side closed it.
+
+    It waits a second at most: TLS may have read them already.
+    """
     loop = asyncio.get_running_loop()
     is_readable = asyncio.Event()
     loop.add_reader(socket, is_readable.set)
     try:
-        await is_readable.wait()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(is_readable.wait(), LOOK_SECONDS)
     finally:
         loop.remove_reader(socket)
 
