@@ -273,15 +273,23 @@ class FirstTries:
     async def _stream(
         self, answer: EndpointAnswer, caller: CallerConnection, beginning: bytes
     ) -> None:
-        """Stream a back end's answer to the caller, until it hangs up or is slow."""
+        """Stream a back end's answer to the caller, until it hangs up or is slow.
+
+        Raises OutcomeUnknown where the back end is slow, or breaks off.
+        """
+        until = asyncio.get_running_loop().time() + STREAM_SECONDS
+
+        async def write(data: bytes, *, is_last: bool = False) -> None:
+            async with asyncio.timeout_at(until):
+                await caller.write(data, is_last=is_last)
+
         try:
-            async with asyncio.timeout(STREAM_SECONDS):
-                await caller.write(beginning)
-                async for piece in answer.chunks(seconds=STREAM_SECONDS):
-                    await caller.write(piece)
-                    if caller.is_gone():
-                        return
-                await caller.write(b"", is_last=True)
+            await write(beginning)
+            async for piece in answer.chunks(seconds=STREAM_SECONDS):
+                await write(piece)
+                if caller.is_gone():
+                    return
+            await write(b"", is_last=True)
         except TimeoutError:
             log.warning("a caller took its answer too slowly")
             caller.break_off()

@@ -457,6 +457,28 @@ def test_an_answer_that_breaks_off_after_its_caller_left_is_stored(
     assert Attempt.objects.get().outcome == "unknown"
 
 
+def test_an_answer_whose_rest_does_not_come_in_time_is_unknown(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_tries, "STREAM_SECONDS", 1.0)
+    rest = Gate(b"")
+
+    def script(visit: Visit, request: bytes) -> object:
+        visit.send(HALF_AN_ANSWER)
+        rest(visit, request)
+        return END
+
+    with endpoint_of(script) as (endpoint, _):
+        with gateway.open(TEXT.format(endpoint=endpoint, version="HTTP/1.1")) as sock:
+            receive_all_but_the_end(sock)
+            wait_until(Delivery.objects.exists)
+        rest.open()
+
+    attempt = Attempt.objects.get()
+    assert (attempt.outcome, attempt.status) == ("unknown", 200)
+    assert not CallCount.objects.filter(succeeded_at_first__gt=0).exists()
+
+
 def test_a_stop_breaks_the_connection_of_a_caller_that_has_half_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
