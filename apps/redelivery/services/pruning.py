@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,9 +22,10 @@ WITH old AS MATERIALIZED (
     SELECT delivery.id FROM redelivery_delivery delivery
     JOIN redelivery_endpoint endpoint ON endpoint.id = delivery.endpoint_id
     JOIN brokers_topic topic ON topic.id = endpoint.topic_id
-    WHERE delivery.id < %(end)s
+    WHERE delivery.id > %(after)s AND delivery.id < %(end)s
       AND delivery.finished_at < %(now)s::timestamptz
           - make_interval(days => {delivery_retention_days.DAYS})
+      AND NOT EXISTS (SELECT FROM poison_poison WHERE id = delivery.poison)
     ORDER BY delivery.id LIMIT %(most)s
     FOR UPDATE OF delivery SKIP LOCKED
 ), bodies AS (
@@ -33,16 +35,20 @@ WITH old AS MATERIALIZED (
     WHERE attempt.delivery_id = old.id
 )
 DELETE FROM redelivery_delivery delivery USING old WHERE delivery.id = old.id
+RETURNING delivery.id
 """  # noqa: S608 - made of our own words
 
 
 def prune(*, now: datetime, at_once: int = AT_ONCE) -> int:
     """Delete ended deliveries older than their retention; return how many.
 
-    Each batch is a transaction of its own. What is in triage has its own copy there.
+    Each batch is a transaction of its own. A given-up delivery stays as long as its
+    message: its attempts, with their answers, are nowhere else.
     """
     values: dict[str, Any] = {
         "now": now,
+        # What stays is not read again for each batch.
+        "after": uuid.UUID(int=0),
         "end": first_id_at(now - SHORTEST_RETENTION),
         "most": at_once,
     }
@@ -50,7 +56,9 @@ def prune(*, now: datetime, at_once: int = AT_ONCE) -> int:
     while deleted == at_once:
         with connection.cursor() as cursor:
             cursor.execute(_DELETE, values)
-            deleted = cursor.rowcount
+            ids = [id_ for (id_,) in cursor.fetchall()]
+        deleted = len(ids)
         number += deleted
+        values["after"] = max(ids, default=values["after"])
     CallCount.objects.filter(minute__lt=now - COUNT_DAYS).delete()
     return number

@@ -17,7 +17,6 @@ from tests.integration.redelivery.endpoint_and_delivery_builders import (
     BROKEN,
     NOW,
     SUCCESS,
-    UNKNOWN,
     endpoint,
     request,
 )
@@ -40,7 +39,7 @@ def test_what_ended_before_its_retention_goes_with_all_its_rows() -> None:
     usual, short = endpoint(retries=0), endpoint("short", retries=0, at_end="drop")
     Topic.objects.filter(endpoint=short).update(retention_days=2)
     accept_before(usual, SUCCESS, days=32)
-    accept_before(usual, UNKNOWN, days=31)
+    accept_before(usual, SUCCESS, days=31)
     accept_before(short, BROKEN, days=3)
     remaining = {
         accept_before(usual, None, days=40).pk,  # it still waits
@@ -54,6 +53,21 @@ def test_what_ended_before_its_retention_goes_with_all_its_rows() -> None:
     assert {each.delivery_id for each in DeliveryBody.objects.all()} == remaining
     assert {each.delivery_id for each in Attempt.objects.all()} < remaining
     assert prune(now=NOW) == 0
+
+
+def test_what_is_given_up_stays_as_long_as_its_message_with_every_answer() -> None:
+    stock = endpoint(retries=0)
+    given_up = [accept_before(stock, BROKEN, days=days) for days in (60, 50, 40)]
+    for days in (55, 45, 35):
+        accept_before(stock, SUCCESS, days=days)
+
+    assert prune(now=NOW, at_once=1) == 3
+    assert Attempt.objects.filter(delivery__in=given_up, status=503).count() == 3
+
+    # Its message is deleted.
+    Delivery.objects.filter(pk=given_up[1].pk).update(poison=2**60)
+    assert prune(now=NOW) == 1
+    assert set(Delivery.objects.all()) == {given_up[0], given_up[2]}
 
 
 def test_what_ended_stays_until_a_night_could_count_it() -> None:
