@@ -23,7 +23,7 @@ from poisonguard.contract import NAME_LIMIT, Cause
 PARAMETERS: Final = {
     "endpoint": "the name of one",
     "state": f"one of {', '.join(DeliveryState)}",
-    "cause": "why it was given up or dropped: exhausted, expired or unknown",
+    "cause": "why it was given up or dropped: exhausted, expired, unknown or manual",
     "since": "a UTC day or a time at which it came; included",
     "until": "a UTC day or a time at which it came; included",
     "due": "a UTC day or a time: waiting deliveries that are tried again until then",

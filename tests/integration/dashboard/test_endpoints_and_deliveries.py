@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ from apps.core import clock
 from apps.redelivery.call_and_delivery_dataclasses import CallResult
 from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome
 from apps.redelivery.endpoint_fields import SETTINGS
-from apps.redelivery.models import Delivery, Endpoint
+from apps.redelivery.models import Attempt, Delivery, Endpoint
 from apps.redelivery.services import attempt_results, call_counts
 from apps.redelivery.services.request_acceptance import accept
 from apps.team.rights import Role
@@ -247,8 +248,13 @@ def test_a_delivery_shows_its_attempts_and_hides_what_is_secret(
         is_cut=True,
     )
     attempt_results.keep_late_answer(
-        delivery=delivery.pk, number=1, result=answer, now=later(2)
+        delivery=delivery.pk,
+        number=1,
+        result=replace(answer, body=b"in stock after all"),
+        now=later(2),
     )
+    # An attempt without an answer in time has no status.
+    Attempt.objects.filter(delivery=delivery, number=1).update(status=None)
     end(stock, claimed, answer, at=3.25)
     viewer, reader = sign_in(Role.VIEWER), sign_in(Role.VIEWER, reads_bodies=True)
     delivery.refresh_from_db()
@@ -262,7 +268,7 @@ def test_a_delivery_shows_its_attempts_and_hides_what_is_secret(
         assert label in text
     assert f'href="/messages/{delivery.poison}"' in hidden_page
     assert f'href="/deliveries/{delivery.pk}"' in message
-    for secret in ("getQuote", "no quotes", "sold out"):
+    for secret in ("getQuote", "no quotes", "sold out", "in stock after all"):
         assert secret not in hidden_page
         assert secret in revealed_page
     assert "the answer is longer" in revealed_page

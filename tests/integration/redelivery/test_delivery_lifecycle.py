@@ -180,7 +180,9 @@ def test_an_unknown_outcome_is_tried_again_only_where_that_is_harmless(
     assert (stored().state, stored().cause) == (state, cause)
 
 
-def test_without_retries_a_delivery_ends_at_its_expiry() -> None:
+def test_without_retries_a_delivery_ends_at_its_expiry(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     stock = endpoint(
         retries=None,
         expiry=10.0,
@@ -196,6 +198,8 @@ def test_without_retries_a_delivery_ends_at_its_expiry() -> None:
     assert attempt_results.end_expired(endpoint=stock, most=10, now=later(10)) == 1
     assert (stored().state, stored().cause) == ("given_up", "expired")
     assert Poison.objects.get().cause == Cause.EXPIRED
+    assert f"Giving up on delivery {claimed.id} to stock" in caplog.text
+    assert "expired after 2 failures" in caplog.text
 
 
 def test_a_dropped_delivery_is_kept_and_makes_no_poison(
@@ -212,13 +216,16 @@ def test_a_dropped_delivery_is_kept_and_makes_no_poison(
     assert "after 1 failures" in caplog.text
 
 
-def test_a_delivery_is_forwarded_to_another_endpoint_once() -> None:
+def test_a_delivery_is_forwarded_to_another_endpoint_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     spare = endpoint("spare")
     stock = endpoint(retries=0, at_end="forward", forward_endpoint="spare")
 
     accept(endpoint=stock, new=request(DOWN), now=NOW)
 
     assert stored(endpoint=stock).state == "forwarded"
+    assert "Giving up on delivery" in caplog.text
     copy = stored(endpoint=spare)
     assert (copy.state, copy.retry_count) == ("waiting", 0)
     assert bytes(copy.body.content) == request().body
