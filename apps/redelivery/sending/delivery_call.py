@@ -36,6 +36,8 @@ from apps.redelivery.outbound.target_url import EndpointTarget
 log = logging.getLogger(__name__)
 
 LONGEST_LATE = 60.0
+# As much as the gateway holds of the answer to a first try.
+MOST_READ = 2**20
 TOO_LATE = "not sent: its claim was over before the call could begin"
 STOPPED = "the sender was stopped before the answer came"
 BUG = "the sender could not make sense of the call: its log says why"
@@ -123,22 +125,25 @@ def _request(endpoint: Endpoint, delivery: ClaimedDelivery) -> EndpointRequest:
 
 
 async def _result(answer: EndpointAnswer, endpoint: Endpoint) -> CallResult:
-    """Read the beginning of an answer, as much as is stored, and judge its status.
+    """Read an answer, store its beginning, and judge its status.
 
     A status that is a failure says it all, though its body breaks off. Otherwise a body
-    that breaks off raises OutcomeUnknown.
+    that breaks off within its first MiB raises OutcomeUnknown; no more of it is read.
     """
     failed = is_failure(answer.status, endpoint.failure_statuses)
     body = b""
     with suppress(*([OutcomeUnknown] if failed else [])):
         body = await answer.read(KEPT_ANSWER)
+    is_cut = not answer.is_complete
+    if is_cut and not failed:
+        await answer.read(MOST_READ - KEPT_ANSWER)
     return CallResult(
         outcome=AttemptOutcome.FAILED if failed else AttemptOutcome.SUCCEEDED,
         status=answer.status,
         detail=f"HTTP {answer.status}" if failed else "",
         headers=answer.headers,
         body=body,
-        is_cut=not answer.is_complete,
+        is_cut=is_cut,
     )
 
 

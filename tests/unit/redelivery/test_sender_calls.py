@@ -16,7 +16,11 @@ import pytest
 from django.test import override_settings
 
 from apps.core.bounded_threads import BoundedThreads
-from apps.redelivery.call_and_delivery_dataclasses import ClaimedDelivery, EndedAttempt
+from apps.redelivery.call_and_delivery_dataclasses import (
+    KEPT_ANSWER,
+    ClaimedDelivery,
+    EndedAttempt,
+)
 from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome
 from apps.redelivery.endpoint_settings_dataclass import EndpointSettings
 from apps.redelivery.models import Endpoint
@@ -86,6 +90,27 @@ def test_a_status_that_is_a_failure_says_it_all_though_its_body_breaks_off(
 
     assert result.outcome is outcome
     assert result.is_cut is (outcome is AttemptOutcome.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("size", "outcome"),
+    [(2**20 - 1, AttemptOutcome.UNKNOWN), (2**20 + 1, AttemptOutcome.SUCCEEDED)],
+)
+def test_an_answer_that_breaks_off_within_its_first_mebibyte_is_unknown(
+    size: int, outcome: AttemptOutcome
+) -> None:
+    async def call() -> delivery_call.DeliveryCall:
+        async with HttpCaller() as caller:
+            endpoint = endpoint_at(server.url)
+            return await delivery_call.call(caller, endpoint, claimed(), now=NOW)
+
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % 2**21
+    with back_end(closing(head, b"x" * size)) as server:
+        result = asyncio.run(call()).result
+
+    assert result.outcome is outcome
+    stored = (KEPT_ANSWER, True) if outcome is AttemptOutcome.SUCCEEDED else (0, False)
+    assert (len(result.body), result.is_cut) == stored
 
 
 class LosingSender:
