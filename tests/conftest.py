@@ -153,8 +153,6 @@ def count_anew(*_: object) -> None:
 
 TransactionTestCase._fixture_setup = count_anew  # type: ignore[attr-defined] # Django's own
 TransactionTestCase._fixture_teardown = wipe  # type: ignore[attr-defined] # Django's own
-# A session for each test would take a third of what most of them take.
-TransactionTestCase._should_reload_connections = lambda _: False  # type: ignore[attr-defined] # Django's own
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "The libraries whose objects these are read what is set on them": (
         *("*/azure_queue/azure_http_client.py:msg", "apps/core/log_formatting.py:msg"),
-        "tests/conftest.py:_should_reload_connections",
         *(
             "apps/core/log_formatting.py:exc_text",
             "*/management_api_client.py:pool_classes_by_scheme",

@@ -71,7 +71,10 @@ class NewDelivery:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimedDelivery:
-    """A delivery that a sender owns until `claimed_until`; `attempt` is its number."""
+    """A delivery that a sender owns until `claimed_until`; `attempt` is its number.
+
+    With the success of one that `is_requeued` more than the delivery changes.
+    """
 
     id: uuid.UUID
     claim: uuid.UUID
@@ -83,6 +86,7 @@ class ClaimedDelivery:
     idempotency_key: str
     begun_at: datetime
     claimed_until: datetime
+    is_requeued: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,3 +102,4 @@ class EndedAttempt:
     ended_at: datetime
     result: CallResult
     begun_at: datetime | None = None
+    is_requeued: bool = False

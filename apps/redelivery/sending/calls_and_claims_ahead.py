@@ -213,6 +213,7 @@ class CallsUnderWay:
                 begun_at=begun_at,
                 ended_at=self._tools.clock(),
                 result=call.result,
+                is_requeued=delivery.is_requeued,
             )
         )
         if call.late_answer is not None:

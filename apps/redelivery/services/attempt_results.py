@@ -82,7 +82,7 @@ def record(
     """
     recorded = [False] * len(attempts)
     # The breaker counts failures in their order: where one is, none goes ahead.
-    if endpoint.response_hook_id is None and all(map(_is_success, attempts)):
+    if endpoint.response_hook_id is None and all(map(_is_plain_success, attempts)):
         recorded = _record_successes(endpoint, attempts, now=now)
     rest = [*compress(attempts, map(not_, recorded))]
     are_ours = iter(_record_after_lock(endpoint, rest, now=now) if rest else ())
@@ -326,6 +326,11 @@ def _success_or_retry(
 
 def _is_success(attempt: EndedAttempt) -> bool:
     return attempt.result.outcome is AttemptOutcome.SUCCEEDED
+
+
+def _is_plain_success(attempt: EndedAttempt) -> bool:
+    """Tell whether an attempt succeeded, and nothing but its delivery changes."""
+    return _is_success(attempt) and not attempt.is_requeued
 
 
 def _keep_late_answer(attempt: EndedAttempt, *, now: datetime) -> None:

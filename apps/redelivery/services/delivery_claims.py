@@ -18,6 +18,7 @@ from apps.core.errors import Refused
 from apps.core.queryset_sql import binary_rows
 from apps.redelivery.call_and_delivery_dataclasses import ClaimedDelivery
 from apps.redelivery.models import Endpoint, EndpointActivity
+from apps.redelivery.request_message_headers import REDRIVE
 
 MOST_BYTES = 64 * 2**20
 
@@ -51,7 +52,9 @@ WITH due AS MATERIALIZED (
         claimed_until = %(claimed_until)s, attempts = attempts + 1
     FROM fitting WHERE delivery.id = fitting.id
     RETURNING delivery.id, delivery.attempts, delivery.method, delivery.path,
-        delivery.headers, delivery.idempotency_key
+        delivery.headers, delivery.idempotency_key,
+        delivery.dedupe IS NOT NULL OR %(redrive)s = ANY (delivery.headers)
+            AS is_requeued
 ), attempt AS (
     INSERT INTO redelivery_attempt (delivery_id, number, outcome, begun_at, detail,
         answer_headers, answer, is_answer_cut)
@@ -109,6 +112,7 @@ def claim(
             "most": most,
             "ahead": ahead,
             "bytes": MOST_BYTES,
+            "redrive": REDRIVE,
             "now": now,
         },
     )
@@ -122,12 +126,13 @@ def claim(
             method=method,
             path=path,
             headers=tuple(zip(headers[::2], headers[1::2], strict=True)),
-            idempotency_key=idempotency_key,
+            idempotency_key=key,
             body=body,
             begun_at=now,
             claimed_until=claimed_until,
+            is_requeued=is_requeued,
         )
-        for id_, number, method, path, headers, idempotency_key, body in rows
+        for id_, number, method, path, headers, key, is_requeued, body in rows
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -16,8 +17,12 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Sum
 
 from apps.core.actor import Actor
+from apps.core.queryset_sql import binary_rows
 from apps.poison.models import Body, Failure, Poison
-from apps.redelivery.call_and_delivery_dataclasses import EndedAttempt
+from apps.redelivery.call_and_delivery_dataclasses import (
+    ClaimedDelivery,
+    EndedAttempt,
+)
 from apps.redelivery.delivery_order_keys import order_key_of
 from apps.redelivery.endpoint_and_delivery_choices import AtEnd, IntervalGrowth
 from apps.redelivery.gateway import delivery_store
@@ -29,7 +34,12 @@ from apps.redelivery.models import (
     Endpoint,
     EndpointActivity,
 )
-from apps.redelivery.services import attempt_results, delivery_claims, delivery_endings
+from apps.redelivery.services import (
+    attempt_results,
+    delivery_claims,
+    delivery_endings,
+    successes_and_retries,
+)
 from apps.redelivery.services.delivery_claims import EndpointTaken, next_due
 from apps.redelivery.services.endpoints import change_endpoint, remove_endpoint
 from apps.redelivery.services.request_acceptance import accept, accept_all
@@ -47,6 +57,7 @@ from tests.integration.redelivery.endpoint_and_delivery_builders import (
     later,
     request,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -542,8 +553,103 @@ def test_what_is_given_back_was_never_called() -> None:
     assert (again.id, again.attempt) == (ours.id, 2)
 
 
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give the list of statements that recorded results, past Django's cursors."""
+    statements = list[str]()
+
+    def rows_of(statement: str, values: Any) -> list[tuple[Any, ...]]:
+        statements.append(statement)
+        return binary_rows(statement, values)
+
+    monkeypatch.setattr(successes_and_retries, "binary_rows", rows_of)
+    return statements
+
+
+def test_successes_are_recorded_by_one_statement_without_a_lock_before(
+    django_assert_num_queries: Any, recording: list[str]
+) -> None:
+    stock = endpoint()
+    for dedupe in (*[None] * 20, "requeue-1"):
+        accept(endpoint=stock, new=request(dedupe=dedupe), now=NOW)
+    claimed = claim(stock, most=10) + claim(stock, most=10) + claim(stock, most=10)
+    assert [each.is_requeued for each in claimed] == [False] * 20 + [True]
+    ended = [ended_of(each) for each in claimed]
+
+    # Counts and breaker, with those that begin and end the transaction.
+    with django_assert_num_queries(4):
+        attempt_results.record(endpoint=stock, attempts=ended[:20], now=later(1))
+    assert len(recording) == 1
+    assert Delivery.objects.filter(state="delivered").count() == 20
+    # It is locked first, and no statement tries it before.
+    attempt_results.record(endpoint=stock, attempts=ended[20:], now=later(1))
+    assert len(recording) == 1
+    assert Delivery.objects.filter(state="delivered").count() == 21
+
+
+def ended_of(claimed: ClaimedDelivery) -> EndedAttempt:
+    return EndedAttempt(
+        delivery=claimed.id,
+        claim=claimed.claim,
+        attempt=claimed.attempt,
+        begun_at=later(0.5),
+        ended_at=later(1),
+        result=SUCCESS,
+        is_requeued=claimed.is_requeued,
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_claimed_again", [True, False])
+def test_a_success_does_not_end_a_claim_that_was_lost_while_it_waited(
+    is_claimed_again: bool,
+) -> None:
+    stock = endpoint(claim_timeout=20.0)
+    for _ in range(3):
+        accept(endpoint=stock, new=request(), now=NOW)
+    claimed = claim(stock)
+    lost = claimed[1]
+    ended = [ended_of(each) for each in reversed(claimed)]
+
+    with ThreadPoolExecutor(1) as threads:
+        with transaction.atomic():
+            assert delivery_claims.give_back(deliveries=[lost]) == 1
+            if is_claimed_again:
+                [again] = claim(stock, at=2)
+                assert again.id == lost.id
+            recording = threads.submit(record_and_close, stock, ended)
+            wait_until(is_anyone_waiting)
+        recorded = recording.result(30)
+
+    assert recorded == [True, False, True]
+    state = "trying" if is_claimed_again else "waiting"
+    assert (stored(pk=lost.id).state, stored(pk=lost.id).attempts) == (
+        *(state, int(is_claimed_again)),
+    )
+    assert not Attempt.objects.filter(delivery=lost.id, outcome="succeeded").exists()
+    assert CallCount.objects.get().succeeded_at_first == 2
+
+
+def record_and_close(stock: Endpoint, ended: list[EndedAttempt]) -> list[bool]:
+    try:
+        return attempt_results.record(endpoint=stock, attempts=ended, now=later(3))
+    finally:
+        connection.close()
+
+
+def is_anyone_waiting() -> bool:
+    """Tell whether a session of this database waits for another's transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT FROM pg_locks WHERE NOT granted"
+            " AND pid IN (SELECT pid FROM pg_locks"
+            " JOIN pg_database ON oid = database WHERE datname = current_database())"
+        )
+        return bool(cursor.rowcount)
+
+
 def test_failures_that_are_tried_again_take_as_many_statements_as_one(
-    django_assert_num_queries: Any,
+    django_assert_num_queries: Any, recording: list[str]
 ) -> None:
     stock = endpoint(retries=3, breaker_failures=5)
     for _ in range(30):
@@ -563,12 +669,13 @@ def test_failures_that_are_tried_again_take_as_many_statements_as_one(
         for each in claimed
     ]
     for attempts in (results_of[:1], results_of[1:]):
-        # With those that begin and end the transaction, and without the one statement
-        # that records them all, past Django.
+        recording.clear()
+        # With those that begin and end the transaction.
         with django_assert_num_queries(6):
             assert all(
                 attempt_results.record(endpoint=stock, attempts=attempts, now=later(1))
             )
+        assert len(recording) == 1
 
     assert Delivery.objects.filter(state="waiting", retry_count=1).count() == 30
     delivery = stored(pk=claimed[13].id)
