@@ -12,6 +12,7 @@ from django.db import connection
 
 from apps.core import clock
 from apps.redelivery.models import Endpoint
+from apps.redelivery.request_message_headers import REDRIVE
 from apps.redelivery.sending import sender_process
 from apps.redelivery.services import delivery_claims, pending_sender_work
 from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint, later
@@ -80,6 +81,7 @@ def test_a_claim_reads_no_delivery_that_sleeps(stock: Endpoint) -> None:
         "most": 10,
         "ahead": 10,
         "bytes": delivery_claims.MOST_BYTES,
+        "redrive": REDRIVE,
         "now": later(1),
     }
     reads = list(reads_of_deliveries(delivery_claims._CLAIM, values))
