@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -13,14 +14,20 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
+from django.conf import settings
 from django.core.management import call_command
 from django.db import connection
+from django.db.models import Sum
+from django.test import Client, override_settings
 from pytest_django.plugin import DjangoDbBlocker
 
 from apps.core import clock
+from apps.core.actor import Actor
 from apps.poison.models import Poison
 from apps.redelivery.models import Attempt, Delivery, Endpoint
 from apps.redelivery.services.request_acceptance import accept_all
+from apps.team.rights import Role
+from apps.team.services import create_user
 from poisonweb.embedded import postgres, process_control
 from poisonweb.embedded.free_ports import free_port
 from tests.delivery_back_end import BackEnd, back_end_in
@@ -148,6 +155,7 @@ def test_no_delivery_is_lost_doubled_or_tried_too_often_whoever_is_killed(
     given_up = Delivery.objects.filter(state="given_up")
     assert Poison.objects.count() == given_up.count() > 0
     agree_with_ledger(back_end)
+    agree_with_page(stock, static_files=tmp_path)
 
 
 def kill(
@@ -183,3 +191,31 @@ def agree_with_ledger(back_end: BackEnd) -> None:
         assert (each.pk in succeeded) == is_delivered
         assert effects[each.idempotency_key] or not is_delivered
         assert is_delivered or each.retry_count == 1 + RETRIES
+
+
+def agree_with_page(of: Endpoint, *, static_files: Path) -> None:
+    """Compare the calls of the day on the endpoint's page with its deliveries."""
+    plain = "django.contrib.staticfiles.storage.StaticFilesStorage"
+    storages = {**settings.STORAGES, "staticfiles": {"BACKEND": plain}}
+    user = create_user(
+        username="anna",
+        password="correct horse",
+        role=Role.VIEWER,
+        reads_bodies=False,
+        actor=Actor.system("test"),
+        now=clock.now(),
+    )
+    with override_settings(STORAGES=storages, STATIC_ROOT=static_files):
+        client = Client()
+        client.force_login(user)
+        page = client.get(f"/endpoints/{of.pk}").content.decode()
+    [cells] = re.findall(r'<th scope="row">All</th>(.*?)</tr>', page)
+    numbers = [int(re.sub(r"\D", "", cell)) for cell in cells.split("</td>")[:-1]]
+
+    delivered = Delivery.objects.filter(state="delivered")
+    at_first = delivered.filter(attempts=1).count()
+    failures = Delivery.objects.aggregate(sum=Sum("retry_count"))["sum"]
+    assert numbers == [
+        *(at_first, delivered.count() - at_first, failures),
+        Delivery.objects.filter(state="given_up").count(),
+    ]
