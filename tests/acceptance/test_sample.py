@@ -7,6 +7,7 @@ up of the weeks before bears a mark, and does not come from the live sample.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -50,6 +51,9 @@ OF_THE_PAST = "SELECT poison_id FROM poison_failure WHERE host = 'sample-history
 Seen = dict[int, dict[str, Any]]
 
 
+REFUSAL = re.compile(r"no quote of \w+ now \(HTTP (\d+)\): delivery ([0-9a-f-]{36})")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Story:
     """What was seen, in the order of time; poisons by their ids."""
@@ -71,6 +75,8 @@ class Story:
     counted: dict[str, int]
     past: set[int]
     days_of_the_past: int
+    # Of calls that were refused and answered later.
+    refusals_of_quotes: set[str]
     verdict: tuple[int, str]
 
 
@@ -206,6 +212,7 @@ def tell(product: Product, town: Town) -> Story:
     wait_until(lambda: town.record() == town.ledger(), seconds=3 * MINUTE)
     # The minute that runs is told of when it is over.
     wait_until(lambda: set(town.counted()) == TOPICS, seconds=3 * MINUTE)
+    wait_until(lambda: len(refusals_answered_later(log)) > 1, seconds=3 * MINUTE)
     return Story(
         seconds_to_first_problem=first_problem,
         problems=problems,
@@ -224,8 +231,19 @@ def tell(product: Product, town: Town) -> Story:
         counted=town.counted(),
         past=town.past(),
         days_of_the_past=town.days_of_the_past(),
+        refusals_of_quotes=refusals_answered_later(log),
         verdict=town.manage("verify_audit"),
     )
+
+
+def refusals_answered_later(log: Path) -> set[str]:
+    """Return the statuses of the quotes' client whose delivery was delivered later."""
+    text = log.read_text()
+    return {
+        status
+        for status, delivery in REFUSAL.findall(text)
+        if f"delivery {delivery} is delivered" in text
+    }
 
 
 def scopes(*names: str) -> list[str]:
@@ -333,6 +351,12 @@ def test_consumers_count_what_they_do(story: Story) -> None:
     assert story.counted["ContentTopic"] > 100
     assert story.counted["orders"] > 50
     assert story.counted["shipments"] > 0
+
+
+def test_a_client_that_got_a_fault_gets_its_quote_later(story: Story) -> None:
+    # SOAP has a fault, JSON a problem.
+    assert "500" in story.refusals_of_quotes
+    assert story.refusals_of_quotes & {"502", "503", "504"}
 
 
 def test_the_trail_is_whole(story: Story) -> None:
