@@ -49,6 +49,8 @@ MIB = 1024 * 1024
 # An answer up to this size is read whole before its status is sent.
 HELD_ANSWER = MIB
 STREAM_SECONDS = 600.0
+# Beyond it, for a caller that is behind.
+LAST_WRITE_SECONDS = 60.0
 # A page of a back end is on our origin: it gets no rights there.
 CONFINING = (
     (b"content-security-policy", b"sandbox"),
@@ -277,15 +279,17 @@ class FirstTries:
 
         Raises OutcomeUnknown where the back end is slow, or breaks off.
         """
-        until = asyncio.get_running_loop().time() + STREAM_SECONDS
+        clock = asyncio.get_running_loop().time
+        until = clock() + STREAM_SECONDS
 
         async def write(data: bytes, *, is_last: bool = False) -> None:
-            async with asyncio.timeout_at(until):
+            # The back end's time ends first, though it sends bytes without end.
+            async with asyncio.timeout_at(until + LAST_WRITE_SECONDS):
                 await caller.write(data, is_last=is_last)
 
         try:
             await write(beginning)
-            async for piece in answer.chunks(seconds=STREAM_SECONDS):
+            async for piece in answer.chunks(seconds=until - clock()):
                 await write(piece)
                 if caller.is_gone():
                     return

@@ -6,7 +6,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -457,22 +457,25 @@ def test_an_answer_that_breaks_off_after_its_caller_left_is_stored(
     assert Attempt.objects.get().outcome == "unknown"
 
 
+@pytest.mark.parametrize("drips", [False, True])
 def test_an_answer_whose_rest_does_not_come_in_time_is_unknown(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, *, drips: bool
 ) -> None:
     monkeypatch.setattr(first_tries, "STREAM_SECONDS", 1.0)
-    rest = Gate(b"")
+    is_over = threading.Event()
 
-    def script(visit: Visit, request: bytes) -> object:
+    def script(visit: Visit, _: bytes) -> object:
         visit.send(HALF_AN_ANSWER)
-        rest(visit, request)
+        with suppress(OSError):
+            while not is_over.wait(0.001):
+                visit.send(b"1\r\nx\r\n" * drips)
         return END
 
     with endpoint_of(script) as (endpoint, _):
         with gateway.open(TEXT.format(endpoint=endpoint, version="HTTP/1.1")) as sock:
             receive_all_but_the_end(sock)
             wait_until(Delivery.objects.exists)
-        rest.open()
+        is_over.set()
 
     attempt = Attempt.objects.get()
     assert (attempt.outcome, attempt.status) == ("unknown", 200)
