@@ -482,6 +482,23 @@ def test_an_answer_whose_rest_does_not_come_in_time_is_unknown(
     assert not CallCount.objects.filter(succeeded_at_first__gt=0).exists()
 
 
+def test_a_caller_that_does_not_take_its_answer_is_cut_and_nothing_is_tried_again(
+    gateway: Gateway,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(first_tries, "STREAM_SECONDS", 0.5)
+    monkeypatch.setattr(first_tries, "LAST_WRITE_SECONDS", 0.5)
+    with (
+        endpoint_of(answering(ok(b"x" * 2**26))) as (endpoint, _),
+        gateway.open(TEXT.format(endpoint=endpoint, version="HTTP/1.1")),
+    ):
+        wait_until(lambda: "a caller took its answer too slowly" in caplog.text)
+        wait_until(CallCount.objects.filter(succeeded_at_first=1).exists)
+
+    assert not Delivery.objects.exists()
+
+
 def test_a_stop_breaks_the_connection_of_a_caller_that_has_half_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
