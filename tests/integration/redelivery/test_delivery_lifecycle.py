@@ -477,17 +477,9 @@ def test_successes_are_recorded_together_but_not_what_is_lost_or_a_requeue() -> 
     for dedupe in (None, "requeue-1", None):
         accept(endpoint=stock, new=request(dedupe=dedupe), now=later(21))
     owned = claim(stock, at=24)
-    ended = [
-        EndedAttempt(
-            delivery=each.id,
-            claim=each.claim,
-            attempt=each.attempt,
-            begun_at=later(24.5),
-            ended_at=later(25),
-            result=SUCCESS,
-        )
-        for each in (owned[2], lost, *owned[:2], owned[3])
-    ]
+    attempts = (owned[2], lost, *owned[:2], owned[3])
+    # The statement sees for itself which is one.
+    ended = [replace(ended_of(each, at=25), is_requeued=False) for each in attempts]
 
     recorded = attempt_results.record(endpoint=stock, attempts=ended, now=later(25))
 
@@ -587,13 +579,13 @@ def test_successes_are_recorded_by_one_statement_without_a_lock_before(
     assert Delivery.objects.filter(state="delivered").count() == 21
 
 
-def ended_of(claimed: ClaimedDelivery) -> EndedAttempt:
+def ended_of(claimed: ClaimedDelivery, *, at: float = 1.0) -> EndedAttempt:
     return EndedAttempt(
         delivery=claimed.id,
         claim=claimed.claim,
         attempt=claimed.attempt,
-        begun_at=later(0.5),
-        ended_at=later(1),
+        begun_at=later(at - 0.5),
+        ended_at=later(at),
         result=SUCCESS,
         is_requeued=claimed.is_requeued,
     )

@@ -18,6 +18,7 @@ from django.test import override_settings
 from apps.core.bounded_threads import BoundedThreads
 from apps.redelivery.call_and_delivery_dataclasses import (
     KEPT_ANSWER,
+    CallResult,
     ClaimedDelivery,
     EndedAttempt,
 )
@@ -73,6 +74,18 @@ def claimed() -> ClaimedDelivery:
     )
 
 
+def result_of_call(*answer: bytes) -> CallResult:
+    """Call a back end that sends these bytes and closes the connection."""
+
+    async def call() -> delivery_call.DeliveryCall:
+        async with HttpCaller() as caller:
+            endpoint = endpoint_at(server.url)
+            return await delivery_call.call(caller, endpoint, claimed(), now=NOW)
+
+    with back_end(closing(*answer)) as server:
+        return asyncio.run(call()).result
+
+
 @pytest.mark.parametrize(
     ("status", "outcome"),
     [(503, AttemptOutcome.FAILED), (200, AttemptOutcome.UNKNOWN)],
@@ -80,13 +93,7 @@ def claimed() -> ClaimedDelivery:
 def test_a_status_that_is_a_failure_says_it_all_though_its_body_breaks_off(
     status: int, outcome: AttemptOutcome
 ) -> None:
-    async def call() -> delivery_call.DeliveryCall:
-        async with HttpCaller() as caller:
-            endpoint = endpoint_at(server.url)
-            return await delivery_call.call(caller, endpoint, claimed(), now=NOW)
-
-    with back_end(closing(CUT_OFF % status)) as server:
-        result = asyncio.run(call()).result
+    result = result_of_call(CUT_OFF % status)
 
     assert result.outcome is outcome
     assert result.is_cut is (outcome is AttemptOutcome.FAILED)
@@ -99,14 +106,9 @@ def test_a_status_that_is_a_failure_says_it_all_though_its_body_breaks_off(
 def test_an_answer_that_breaks_off_within_its_first_mebibyte_is_unknown(
     size: int, outcome: AttemptOutcome
 ) -> None:
-    async def call() -> delivery_call.DeliveryCall:
-        async with HttpCaller() as caller:
-            endpoint = endpoint_at(server.url)
-            return await delivery_call.call(caller, endpoint, claimed(), now=NOW)
-
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % 2**21
-    with back_end(closing(head, b"x" * size)) as server:
-        result = asyncio.run(call()).result
+
+    result = result_of_call(head, b"x" * size)
 
     assert result.outcome is outcome
     stored = (KEPT_ANSWER, True) if outcome is AttemptOutcome.SUCCEEDED else (0, False)
