@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations import Migration
 from django.db.migrations.operations import SeparateDatabaseAndState
 from django.db.migrations.operations.base import Operation
+from django.db.migrations.operations.models import ModelOperation
 from django.db.migrations.operations.special import RunPython
 from django.db.migrations.state import ProjectState, StateApps
 from psycopg.errors import DeadlockDetected, LockNotAvailable
@@ -53,11 +55,22 @@ class AtOnce(SeparateDatabaseAndState):
     """Changes of a schema, whose statements follow each other at once.
 
     Django computes for longer before each statement than Postgres works on it, and from
-    the first one on the table is locked until the migration ends.
+    the first one on the table is locked until the migration ends. After each change it
+    also builds the classes of all related models; here, after the last one only. So no
+    change may need another one of the list, such as the new name of a field.
     """
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         super().__init__(database_operations=operations, state_operations=operations)
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """Change the models; then build the classes of these and of related models."""
+        apps = state.__dict__.pop("apps", None)  # without it Django builds none
+        super().state_forwards(app_label, state)
+        if apps is not None:
+            state.__dict__["apps"] = apps
+            names = {_model_of(change) for change in self.state_operations}
+            state.reload_models([(app_label, name) for name in names], delay=False)
 
     def database_forwards(
         self,
@@ -67,8 +80,9 @@ class AtOnce(SeparateDatabaseAndState):
         to_state: ProjectState,
     ) -> None:
         """Compute all statements of a migration's operation before it executes them."""
-        change = super().database_forwards
-        _collect_then_execute(change, app_label, schema_editor, from_state, to_state)
+        with _collected_statements(schema_editor) as collector:
+            for change in self.database_operations:
+                change.database_forwards(app_label, collector, from_state, to_state)
 
     def database_backwards(
         self,
@@ -78,19 +92,23 @@ class AtOnce(SeparateDatabaseAndState):
         to_state: ProjectState,
     ) -> None:
         """Compute all statements that undo a migration's operation; then execute."""
-        change = super().database_backwards
-        _collect_then_execute(change, app_label, schema_editor, from_state, to_state)
+        with _collected_statements(schema_editor) as collector:
+            for change in reversed(self.database_operations):
+                change.database_backwards(app_label, collector, from_state, to_state)
 
 
-def _collect_then_execute(
-    change: Callable[..., None],
-    app_label: str,
+def _model_of(change: Any) -> str:
+    of_model = isinstance(change, ModelOperation)
+    return str(change.name_lower if of_model else change.model_name_lower)
+
+
+@contextmanager
+def _collected_statements(
     editor: BaseDatabaseSchemaEditor,
-    *states: Any,
-) -> None:
-    """Collect all statements of a migration's operation, then execute each."""
+) -> Iterator[BaseDatabaseSchemaEditor]:
+    """Yield an editor that collects statements, which `editor` executes at the end."""
     with editor.connection.schema_editor(collect_sql=True, atomic=False) as collector:
-        change(app_label, collector, *states)
+        yield collector
     # What Django would do at the end, with more locks: foreign keys of new tables.
     deferred, editor.deferred_sql = editor.deferred_sql, []
     for statement in (*deferred, *collector.collected_sql):

@@ -42,6 +42,22 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "bookmarks_position",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=(
+                            "topic",
+                            "source",
+                            "consumer_group",
+                            "client_name",
+                            "sub_id",
+                        ),
+                        name="bookmarks_position_once",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("source", "broker")),
+                        name="bookmarks_position_source_is_known",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -75,35 +91,17 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "bookmarks_mark",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("position", "publisher"), name="bookmarks_mark_once"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("head__gte", 0), ("pending__gte", 0), ("processed__gte", 0)
+                        ),
+                        name="bookmarks_mark_is_not_negative",
+                    ),
+                ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name="bookmarkposition",
-            constraint=models.UniqueConstraint(
-                fields=("topic", "source", "consumer_group", "client_name", "sub_id"),
-                name="bookmarks_position_once",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="bookmarkposition",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("source", "broker")),
-                name="bookmarks_position_source_is_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="mark",
-            constraint=models.UniqueConstraint(
-                fields=("position", "publisher"), name="bookmarks_mark_once"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="mark",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("head__gte", 0), ("pending__gte", 0), ("processed__gte", 0)
-                ),
-                name="bookmarks_mark_is_not_negative",
-            ),
         ),
     ]

@@ -164,7 +164,17 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={"db_table": "bookmarks_sample"},
+            options={
+                "db_table": "bookmarks_sample",
+                "indexes": [
+                    BrinIndex(fields=["at"], name="bookmarks_sample_times"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("mark", "at"), name="bookmarks_sample_once"
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Move",
@@ -200,7 +210,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={"db_table": "bookmarks_move"},
+            options={
+                "db_table": "bookmarks_move",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("position", "epoch"), name="bookmarks_move_once"
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Moved",
@@ -227,28 +244,13 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
-            options={"db_table": "bookmarks_moved"},
-        ),
-        migrations.AddConstraint(
-            model_name="sample",
-            constraint=models.UniqueConstraint(
-                fields=("mark", "at"), name="bookmarks_sample_once"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="sample",
-            index=BrinIndex(fields=["at"], name="bookmarks_sample_times"),
-        ),
-        migrations.AddConstraint(
-            model_name="move",
-            constraint=models.UniqueConstraint(
-                fields=("position", "epoch"), name="bookmarks_move_once"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="moved",
-            constraint=models.UniqueConstraint(
-                fields=("move", "publisher"), name="bookmarks_moved_once"
-            ),
+            options={
+                "db_table": "bookmarks_moved",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("move", "publisher"), name="bookmarks_moved_once"
+                    ),
+                ],
+            },
         ),
     ]

@@ -81,6 +81,19 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "outbox_outbox",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("window__gte", 1), ("window__lte", 10000)),
+                        name="outbox_outbox_window_is_bounded",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("sent_ids_days__gte", models.F("sent_rows_days")),
+                            ("sent_rows_days__gte", 1),
+                        ),
+                        name="outbox_outbox_ids_stay_longer_than_rows",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -113,6 +126,11 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "outbox_error",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("outbox", "step", "kind"), name="outbox_error_kind_once"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -170,28 +188,5 @@ class Migration(migrations.Migration):
                     )
                 ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name="outbox",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("window__gte", 1), ("window__lte", 10000)),
-                name="outbox_outbox_window_is_bounded",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="outbox",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("sent_ids_days__gte", models.F("sent_rows_days")),
-                    ("sent_rows_days__gte", 1),
-                ),
-                name="outbox_outbox_ids_stay_longer_than_rows",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="outboxerror",
-            constraint=models.UniqueConstraint(
-                fields=("outbox", "step", "kind"), name="outbox_error_kind_once"
-            ),
         ),
     ]

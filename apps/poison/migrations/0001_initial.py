@@ -16,6 +16,63 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
+            name="Problem",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
+                ("consumer_group", models.TextField()),
+                ("fingerprint", models.BinaryField()),
+                (
+                    "version",
+                    models.PositiveSmallIntegerField(help_text="of the classifier"),
+                ),
+                ("title", models.TextField()),
+                ("summary", models.TextField()),
+                (
+                    "inputs",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.TextField(), size=None
+                    ),
+                ),
+                ("first_seen", models.DateTimeField()),
+                ("last_seen", models.DateTimeField()),
+                (
+                    "topic",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        db_index=False,
+                        related_name="problems",
+                        to="brokers.topic",
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "poison_problem",
+                "indexes": [
+                    models.Index(
+                        fields=["-last_seen", "-id"], name="poison_problem_recent"
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("topic", "consumer_group", "fingerprint", "version"),
+                        name="poison_problem_once",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("first_seen__lte", models.F("last_seen"))),
+                        name="poison_problem_is_seen_in_order",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Poison",
             fields=[
                 (
@@ -73,9 +130,109 @@ class Migration(migrations.Migration):
                         to="brokers.topic",
                     ),
                 ),
+                (
+                    "problem",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        db_index=False,
+                        related_name="poisons",
+                        to="poison.problem",
+                    ),
+                ),
             ],
             options={
                 "db_table": "poison_poison",
+                "indexes": [
+                    models.Index(
+                        fields=["-last_failed_at", "-id"], name="poison_recent"
+                    ),
+                    models.Index(
+                        fields=["state", "-last_failed_at", "-id"],
+                        name="poison_by_state",
+                    ),
+                    models.Index(
+                        fields=["topic", "-last_failed_at", "-id"],
+                        name="poison_by_topic",
+                    ),
+                    models.Index(
+                        fields=["problem", "state", "-last_failed_at", "-id"],
+                        name="poison_by_problem",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("identity", "reuse"), name="poison_identity_once"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "state__in",
+                                [
+                                    "open",
+                                    "redriving",
+                                    "redriven",
+                                    "confirmed",
+                                    "moved",
+                                    "dropped",
+                                ],
+                            )
+                        ),
+                        name="poison_state_is_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("dropped_at__isnull", False), ("state", "dropped")
+                            ),
+                            models.Q(
+                                models.Q(("state", "dropped"), _negated=True),
+                                ("dropped_at", None),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="poison_dropped_has_dropped_at",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("moved_to__isnull", False), ("state", "moved")),
+                            models.Q(
+                                models.Q(("state", "moved"), _negated=True),
+                                ("moved_to", None),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="poison_moved_has_moved_to",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("state__in", ["redriven", "moved", "confirmed"]),
+                                _negated=True,
+                            ),
+                            ("sent_at__isnull", False),
+                            _connector="OR",
+                        ),
+                        name="poison_redriven_has_sent_at",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("state__in", ["open", "dropped"]),
+                            ("redrives__gte", 1),
+                            _connector="OR",
+                        ),
+                        name="poison_sent_was_redriven",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("recurrences__lte", models.F("redrives"))),
+                        name="poison_recurs_once_a_redrive",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("first_failed_at__lte", models.F("last_failed_at"))
+                        ),
+                        name="poison_failed_in_order",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -95,58 +252,6 @@ class Migration(migrations.Migration):
             options={
                 "db_table": "poison_alias",
             },
-        ),
-        migrations.CreateModel(
-            name="Problem",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True,
-                        primary_key=True,
-                        serialize=False,
-                        verbose_name="ID",
-                    ),
-                ),
-                ("consumer_group", models.TextField()),
-                ("fingerprint", models.BinaryField()),
-                (
-                    "version",
-                    models.PositiveSmallIntegerField(help_text="of the classifier"),
-                ),
-                ("title", models.TextField()),
-                ("summary", models.TextField()),
-                (
-                    "inputs",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.TextField(), size=None
-                    ),
-                ),
-                ("first_seen", models.DateTimeField()),
-                ("last_seen", models.DateTimeField()),
-                (
-                    "topic",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT,
-                        db_index=False,
-                        related_name="problems",
-                        to="brokers.topic",
-                    ),
-                ),
-            ],
-            options={
-                "db_table": "poison_problem",
-            },
-        ),
-        migrations.AddField(
-            model_name="poison",
-            name="problem",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT,
-                db_index=False,
-                related_name="poisons",
-                to="poison.problem",
-            ),
         ),
         migrations.CreateModel(
             name="Redrive",
@@ -190,214 +295,67 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "poison_redrive",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("poison", "n"), name="poison_redrive_n_once"
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("outcome__in", ("sending", "unknown"))),
+                        fields=("poison",),
+                        name="poison_redrive_one_in_flight",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "outcome__in",
+                                [
+                                    "sending",
+                                    "unknown",
+                                    "sent",
+                                    "moved",
+                                    "confirmed",
+                                    "recurred",
+                                    "refused",
+                                ],
+                            )
+                        ),
+                        name="poison_redrive_outcome_is_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("outcome__in", ["sending", "unknown", "refused"]),
+                                ("sent_at", None),
+                            ),
+                            models.Q(
+                                models.Q(
+                                    ("outcome__in", ["sending", "unknown", "refused"]),
+                                    _negated=True,
+                                ),
+                                ("sent_at__isnull", False),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="poison_redrive_sent_has_sent_at",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("answered_at__isnull", False),
+                                ("outcome__in", ["confirmed", "recurred"]),
+                            ),
+                            models.Q(
+                                models.Q(
+                                    ("outcome__in", ["confirmed", "recurred"]),
+                                    _negated=True,
+                                ),
+                                ("answered_at", None),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="poison_redrive_answer_has_a_time",
+                    ),
+                ],
             },
-        ),
-        migrations.AddIndex(
-            model_name="problem",
-            index=models.Index(
-                fields=["-last_seen", "-id"], name="poison_problem_recent"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="problem",
-            constraint=models.UniqueConstraint(
-                fields=("topic", "consumer_group", "fingerprint", "version"),
-                name="poison_problem_once",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="problem",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("first_seen__lte", models.F("last_seen"))),
-                name="poison_problem_is_seen_in_order",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="poison",
-            index=models.Index(fields=["-last_failed_at", "-id"], name="poison_recent"),
-        ),
-        migrations.AddIndex(
-            model_name="poison",
-            index=models.Index(
-                fields=["state", "-last_failed_at", "-id"], name="poison_by_state"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="poison",
-            index=models.Index(
-                fields=["topic", "-last_failed_at", "-id"], name="poison_by_topic"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="poison",
-            index=models.Index(
-                fields=["problem", "state", "-last_failed_at", "-id"],
-                name="poison_by_problem",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="poison",
-            constraint=models.UniqueConstraint(
-                fields=("identity", "reuse"), name="poison_identity_once"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="poison",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "state__in",
-                        [
-                            "open",
-                            "redriving",
-                            "redriven",
-                            "confirmed",
-                            "moved",
-                            "dropped",
-                        ],
-                    )
-                ),
-                name="poison_state_is_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="poison",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("dropped_at__isnull", False), ("state", "dropped")),
-                    models.Q(
-                        models.Q(("state", "dropped"), _negated=True),
-                        ("dropped_at", None),
-                    ),
-                    _connector="OR",
-                ),
-                name="poison_dropped_has_dropped_at",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="poison",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("moved_to__isnull", False), ("state", "moved")),
-                    models.Q(
-                        models.Q(("state", "moved"), _negated=True), ("moved_to", None)
-                    ),
-                    _connector="OR",
-                ),
-                name="poison_moved_has_moved_to",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="poison",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("state__in", ["redriven", "moved", "confirmed"]), _negated=True
-                    ),
-                    ("sent_at__isnull", False),
-                    _connector="OR",
-                ),
-                name="poison_redriven_has_sent_at",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="poison",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("state__in", ["open", "dropped"]),
-                    ("redrives__gte", 1),
-                    _connector="OR",
-                ),
-                name="poison_sent_was_redriven",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="poison",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("recurrences__lte", models.F("redrives"))),
-                name="poison_recurs_once_a_redrive",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="poison",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("first_failed_at__lte", models.F("last_failed_at"))
-                ),
-                name="poison_failed_in_order",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="redrive",
-            constraint=models.UniqueConstraint(
-                fields=("poison", "n"), name="poison_redrive_n_once"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="redrive",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("outcome__in", ("sending", "unknown"))),
-                fields=("poison",),
-                name="poison_redrive_one_in_flight",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="redrive",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "outcome__in",
-                        [
-                            "sending",
-                            "unknown",
-                            "sent",
-                            "moved",
-                            "confirmed",
-                            "recurred",
-                            "refused",
-                        ],
-                    )
-                ),
-                name="poison_redrive_outcome_is_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="redrive",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("outcome__in", ["sending", "unknown", "refused"]),
-                        ("sent_at", None),
-                    ),
-                    models.Q(
-                        models.Q(
-                            ("outcome__in", ["sending", "unknown", "refused"]),
-                            _negated=True,
-                        ),
-                        ("sent_at__isnull", False),
-                    ),
-                    _connector="OR",
-                ),
-                name="poison_redrive_sent_has_sent_at",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="redrive",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("answered_at__isnull", False),
-                        ("outcome__in", ["confirmed", "recurred"]),
-                    ),
-                    models.Q(
-                        models.Q(
-                            ("outcome__in", ["confirmed", "recurred"]), _negated=True
-                        ),
-                        ("answered_at", None),
-                    ),
-                    _connector="OR",
-                ),
-                name="poison_redrive_answer_has_a_time",
-            ),
         ),
     ]

@@ -16,64 +16,6 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name="Delivery",
-            fields=[
-                ("id", models.UUIDField(primary_key=True, serialize=False)),
-                ("state", models.CharField(default="waiting", max_length=10)),
-                ("method", models.TextField()),
-                ("path", models.BinaryField()),
-                (
-                    "headers",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.BinaryField(), default=list, size=None
-                    ),
-                ),
-                ("size", models.BigIntegerField(help_text="bytes of the body")),
-                ("caller", models.TextField(help_text="who called the gateway")),
-                ("idempotency_key", models.TextField()),
-                ("is_repeatable", models.BooleanField()),
-                ("order_key", models.BinaryField(null=True)),
-                (
-                    "dedupe",
-                    models.TextField(
-                        help_text="of a message that was requeued", null=True
-                    ),
-                ),
-                ("retry_count", models.PositiveIntegerField(default=0)),
-                ("attempts", models.PositiveIntegerField(default=0)),
-                ("accepted_at", models.DateTimeField()),
-                ("expires_at", models.DateTimeField(null=True)),
-                ("due_at", models.DateTimeField()),
-                (
-                    "last_wait",
-                    models.FloatField(
-                        default=0.0, help_text="seconds before the last try"
-                    ),
-                ),
-                ("claim", models.UUIDField(null=True)),
-                ("fence", models.BigIntegerField(null=True)),
-                ("claimed_until", models.DateTimeField(null=True)),
-                ("last_status", models.PositiveSmallIntegerField(null=True)),
-                ("last_error", models.TextField(default="")),
-                (
-                    "cause",
-                    models.CharField(
-                        default="", help_text="why it was given up", max_length=20
-                    ),
-                ),
-                ("finished_at", models.DateTimeField(null=True)),
-                (
-                    "poison",
-                    models.BigIntegerField(
-                        help_text="what it became in triage", null=True
-                    ),
-                ),
-            ],
-            options={
-                "db_table": "redelivery_delivery",
-            },
-        ),
-        migrations.CreateModel(
             name="Endpoint",
             fields=[
                 (
@@ -179,6 +121,238 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "redelivery_endpoint",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("at_end__in", ["triage", "drop", "forward"]),
+                            ("backoff__in", ["fixed", "exponential"]),
+                            ("jitter__in", ["none", "full", "equal", "decorrelated"]),
+                            ("mode__in", ["sync-then-retry", "async"]),
+                            ("repeatable__in", ["by-method", "always", "never"]),
+                        ),
+                        name="redelivery_endpoint_words_are_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("retries__isnull", False),
+                            ("expiry__isnull", False),
+                            _connector="OR",
+                        ),
+                        name="redelivery_endpoint_retries_end",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("attempt_timeout__gt", 0),
+                            ("attempt_timeout__lt", models.F("claim_timeout")),
+                            ("attempt_timeout__lt", models.F("client_timeout")),
+                        ),
+                        name="redelivery_endpoint_timeouts_are_in_order",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("interval__gte", 1.0),
+                            ("interval__lte", 3600.0),
+                            ("longest_interval__gte", models.F("interval")),
+                            ("longest_interval__lte", 3600.0),
+                        ),
+                        name="redelivery_endpoint_waits_are_bounded",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("at_end", "forward"),
+                                ("forward_endpoint", None),
+                                ("forward_topic__isnull", False),
+                            ),
+                            models.Q(
+                                ("at_end", "forward"),
+                                ("forward_endpoint__isnull", False),
+                                ("forward_topic", None),
+                            ),
+                            models.Q(
+                                models.Q(("at_end", "forward"), _negated=True),
+                                ("forward_endpoint", None),
+                                ("forward_topic", None),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="redelivery_endpoint_forwards_to_one_place",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("concurrency__gte", 1)),
+                        name="redelivery_endpoint_takes_calls",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Delivery",
+            fields=[
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                ("state", models.CharField(default="waiting", max_length=10)),
+                ("method", models.TextField()),
+                ("path", models.BinaryField()),
+                (
+                    "headers",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.BinaryField(), default=list, size=None
+                    ),
+                ),
+                ("size", models.BigIntegerField(help_text="bytes of the body")),
+                ("caller", models.TextField(help_text="who called the gateway")),
+                ("idempotency_key", models.TextField()),
+                ("is_repeatable", models.BooleanField()),
+                ("order_key", models.BinaryField(null=True)),
+                (
+                    "dedupe",
+                    models.TextField(
+                        help_text="of a message that was requeued", null=True
+                    ),
+                ),
+                ("retry_count", models.PositiveIntegerField(default=0)),
+                ("attempts", models.PositiveIntegerField(default=0)),
+                ("accepted_at", models.DateTimeField()),
+                ("expires_at", models.DateTimeField(null=True)),
+                ("due_at", models.DateTimeField()),
+                (
+                    "last_wait",
+                    models.FloatField(
+                        default=0.0, help_text="seconds before the last try"
+                    ),
+                ),
+                ("claim", models.UUIDField(null=True)),
+                ("fence", models.BigIntegerField(null=True)),
+                ("claimed_until", models.DateTimeField(null=True)),
+                ("last_status", models.PositiveSmallIntegerField(null=True)),
+                ("last_error", models.TextField(default="")),
+                (
+                    "cause",
+                    models.CharField(
+                        default="", help_text="why it was given up", max_length=20
+                    ),
+                ),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "poison",
+                    models.BigIntegerField(
+                        help_text="what it became in triage", null=True
+                    ),
+                ),
+                (
+                    "endpoint",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="deliveries",
+                        to="redelivery.endpoint",
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "redelivery_delivery",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state", "waiting")),
+                        fields=["endpoint", "due_at"],
+                        name="redelivery_delivery_due",
+                    ),
+                    models.Index(
+                        condition=models.Q(("state", "trying")),
+                        fields=["endpoint", "claimed_until"],
+                        name="redelivery_delivery_claims",
+                    ),
+                    models.Index(
+                        condition=models.Q(("state", "forwarding")),
+                        fields=["endpoint", "id"],
+                        name="redelivery_delivery_forwarding",
+                    ),
+                    models.Index(
+                        condition=models.Q(
+                            ("order_key__isnull", False),
+                            ("state__in", ("waiting", "trying", "forwarding")),
+                        ),
+                        fields=["endpoint", "order_key", "id"],
+                        name="redelivery_delivery_in_order",
+                    ),
+                    models.Index(
+                        fields=["endpoint", "-id"], name="redelivery_delivery_recent"
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "state__in",
+                                [
+                                    "waiting",
+                                    "trying",
+                                    "forwarding",
+                                    "delivered",
+                                    "given_up",
+                                    "dropped",
+                                    "forwarded",
+                                ],
+                            )
+                        ),
+                        name="redelivery_delivery_state_is_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("claim__isnull", False),
+                                ("claimed_until__isnull", False),
+                                ("fence__isnull", False),
+                                ("state", "trying"),
+                            ),
+                            models.Q(
+                                models.Q(("state", "trying"), _negated=True),
+                                ("claim", None),
+                                ("claimed_until", None),
+                                ("fence", None),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="redelivery_delivery_has_an_owner_while_it_is_tried",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at", None),
+                                ("state__in", ("waiting", "trying", "forwarding")),
+                            ),
+                            models.Q(
+                                ("finished_at__isnull", False),
+                                (
+                                    "state__in",
+                                    ("delivered", "given_up", "dropped", "forwarded"),
+                                ),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="redelivery_delivery_finished_has_a_time",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("poison__isnull", False), ("state", "given_up")),
+                            models.Q(
+                                models.Q(("state", "given_up"), _negated=True),
+                                ("poison", None),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="redelivery_delivery_given_up_is_a_poison",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("retry_count__lte", models.F("attempts"))),
+                        name="redelivery_delivery_fails_once_an_attempt",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("dedupe__isnull", False)),
+                        fields=("endpoint", "dedupe"),
+                        name="redelivery_delivery_requeued_once",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -200,17 +374,6 @@ class Migration(migrations.Migration):
             options={
                 "db_table": "redelivery_delivery_body",
             },
-        ),
-        migrations.AddField(
-            model_name="delivery",
-            name="endpoint",
-            field=models.ForeignKey(
-                db_constraint=False,
-                db_index=False,
-                on_delete=django.db.models.deletion.PROTECT,
-                related_name="deliveries",
-                to="redelivery.endpoint",
-            ),
         ),
         migrations.CreateModel(
             name="CallCount",
@@ -355,213 +518,5 @@ class Migration(migrations.Migration):
                     )
                 ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name="endpoint",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("at_end__in", ["triage", "drop", "forward"]),
-                    ("backoff__in", ["fixed", "exponential"]),
-                    ("jitter__in", ["none", "full", "equal", "decorrelated"]),
-                    ("mode__in", ["sync-then-retry", "async"]),
-                    ("repeatable__in", ["by-method", "always", "never"]),
-                ),
-                name="redelivery_endpoint_words_are_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="endpoint",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("retries__isnull", False),
-                    ("expiry__isnull", False),
-                    _connector="OR",
-                ),
-                name="redelivery_endpoint_retries_end",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="endpoint",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("attempt_timeout__gt", 0),
-                    ("attempt_timeout__lt", models.F("claim_timeout")),
-                    ("attempt_timeout__lt", models.F("client_timeout")),
-                ),
-                name="redelivery_endpoint_timeouts_are_in_order",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="endpoint",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("interval__gte", 1.0),
-                    ("interval__lte", 3600.0),
-                    ("longest_interval__gte", models.F("interval")),
-                    ("longest_interval__lte", 3600.0),
-                ),
-                name="redelivery_endpoint_waits_are_bounded",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="endpoint",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("at_end", "forward"),
-                        ("forward_endpoint", None),
-                        ("forward_topic__isnull", False),
-                    ),
-                    models.Q(
-                        ("at_end", "forward"),
-                        ("forward_endpoint__isnull", False),
-                        ("forward_topic", None),
-                    ),
-                    models.Q(
-                        models.Q(("at_end", "forward"), _negated=True),
-                        ("forward_endpoint", None),
-                        ("forward_topic", None),
-                    ),
-                    _connector="OR",
-                ),
-                name="redelivery_endpoint_forwards_to_one_place",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="endpoint",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("concurrency__gte", 1)),
-                name="redelivery_endpoint_takes_calls",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(
-                condition=models.Q(("state", "waiting")),
-                fields=["endpoint", "due_at"],
-                name="redelivery_delivery_due",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(
-                condition=models.Q(("state", "trying")),
-                fields=["endpoint", "claimed_until"],
-                name="redelivery_delivery_claims",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(
-                condition=models.Q(("state", "forwarding")),
-                fields=["endpoint", "id"],
-                name="redelivery_delivery_forwarding",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(
-                condition=models.Q(
-                    ("order_key__isnull", False),
-                    ("state__in", ("waiting", "trying", "forwarding")),
-                ),
-                fields=["endpoint", "order_key", "id"],
-                name="redelivery_delivery_in_order",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(
-                fields=["endpoint", "-id"], name="redelivery_delivery_recent"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="delivery",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "state__in",
-                        [
-                            "waiting",
-                            "trying",
-                            "forwarding",
-                            "delivered",
-                            "given_up",
-                            "dropped",
-                            "forwarded",
-                        ],
-                    )
-                ),
-                name="redelivery_delivery_state_is_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="delivery",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("claim__isnull", False),
-                        ("claimed_until__isnull", False),
-                        ("fence__isnull", False),
-                        ("state", "trying"),
-                    ),
-                    models.Q(
-                        models.Q(("state", "trying"), _negated=True),
-                        ("claim", None),
-                        ("claimed_until", None),
-                        ("fence", None),
-                    ),
-                    _connector="OR",
-                ),
-                name="redelivery_delivery_has_an_owner_while_it_is_tried",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="delivery",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("finished_at", None),
-                        ("state__in", ("waiting", "trying", "forwarding")),
-                    ),
-                    models.Q(
-                        ("finished_at__isnull", False),
-                        (
-                            "state__in",
-                            ("delivered", "given_up", "dropped", "forwarded"),
-                        ),
-                    ),
-                    _connector="OR",
-                ),
-                name="redelivery_delivery_finished_has_a_time",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="delivery",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("poison__isnull", False), ("state", "given_up")),
-                    models.Q(
-                        models.Q(("state", "given_up"), _negated=True), ("poison", None)
-                    ),
-                    _connector="OR",
-                ),
-                name="redelivery_delivery_given_up_is_a_poison",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="delivery",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("retry_count__lte", models.F("attempts"))),
-                name="redelivery_delivery_fails_once_an_attempt",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="delivery",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("dedupe__isnull", False)),
-                fields=("endpoint", "dedupe"),
-                name="redelivery_delivery_requeued_once",
-            ),
         ),
     ]

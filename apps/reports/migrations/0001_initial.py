@@ -167,6 +167,12 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "reports_day",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("late_rows__gte", 0), ("rows_in__gte", 0)),
+                        name="reports_day_is_not_negative",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -376,13 +382,6 @@ class Migration(migrations.Migration):
                     ),
                 ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name="day",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("late_rows__gte", 0), ("rows_in__gte", 0)),
-                name="reports_day_is_not_negative",
-            ),
         ),
         migrations.RunSQL(
             NO_OVERLAP,

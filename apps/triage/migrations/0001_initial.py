@@ -109,6 +109,85 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "triage_operation",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state__in", ["queued", "running"])),
+                        fields=["id"],
+                        name="triage_operation_unfinished",
+                    ),
+                    models.Index(
+                        fields=["state", "expires_at"], name="triage_operation_stale"
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("verb__in", ["redrive", "drop", "restore"])
+                        ),
+                        name="triage_operation_verb_is_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "state__in",
+                                ["preview", "queued", "running", "done", "cancelled"],
+                            )
+                        ),
+                        name="triage_operation_state_is_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("confirmed_at__isnull", False),
+                                ("state__in", ("queued", "running", "done")),
+                                ("taken", True),
+                            ),
+                            models.Q(
+                                models.Q(
+                                    ("state__in", ("queued", "running", "done")),
+                                    _negated=True,
+                                ),
+                                ("confirmed_at", None),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="triage_operation_confirmed_has_confirmed_at",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False),
+                                ("state__in", ("done", "cancelled")),
+                            ),
+                            models.Q(
+                                models.Q(
+                                    ("state__in", ("done", "cancelled")), _negated=True
+                                ),
+                                ("finished_at", None),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="triage_operation_finished_has_finished_at",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("state__in", ("queued", "running", "done")),
+                                ("verb", "drop"),
+                                _negated=True,
+                            ),
+                            models.Q(("reason", ""), _negated=True),
+                            _connector="OR",
+                        ),
+                        name="triage_operation_drop_has_a_reason",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("verb", "redrive"), ("target_topic", None), _connector="OR"
+                        ),
+                        name="triage_operation_only_a_redrive_has_a_target",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -155,6 +234,74 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "triage_item",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state", "waiting")),
+                        fields=["operation", "id"],
+                        name="triage_item_waiting",
+                    ),
+                    models.Index(
+                        fields=["operation", "state", "id"], name="triage_item_by_state"
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("operation", "poison"), name="triage_item_once"
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("held", True)),
+                        fields=("poison",),
+                        name="triage_item_one_open_operation_per_poison",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "state__in",
+                                [
+                                    "waiting",
+                                    "claimed",
+                                    "skipped",
+                                    "dropped",
+                                    "restored",
+                                ],
+                            )
+                        ),
+                        name="triage_item_state_is_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("redrive__isnull", False), ("state", "claimed")),
+                            models.Q(
+                                models.Q(("state", "claimed"), _negated=True),
+                                ("redrive", None),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="triage_item_claimed_has_a_redrive",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("state", "skipped"),
+                                models.Q(("reason", ""), _negated=True),
+                            ),
+                            models.Q(
+                                models.Q(("state", "skipped"), _negated=True),
+                                ("reason", ""),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="triage_item_skipped_has_a_reason",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("held", False),
+                            ("state__in", ["waiting", "claimed"]),
+                            _connector="OR",
+                        ),
+                        name="triage_item_is_held_only_while_open",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -177,175 +324,5 @@ class Migration(migrations.Migration):
                     )
                 ],
             },
-        ),
-        migrations.AddIndex(
-            model_name="operation",
-            index=models.Index(
-                condition=models.Q(("state__in", ["queued", "running"])),
-                fields=["id"],
-                name="triage_operation_unfinished",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="operation",
-            index=models.Index(
-                fields=["state", "expires_at"], name="triage_operation_stale"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="operation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("verb__in", ["redrive", "drop", "restore"])),
-                name="triage_operation_verb_is_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="operation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("state__in", ["preview", "queued", "running", "done", "cancelled"])
-                ),
-                name="triage_operation_state_is_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="operation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("confirmed_at__isnull", False),
-                        ("state__in", ("queued", "running", "done")),
-                        ("taken", True),
-                    ),
-                    models.Q(
-                        models.Q(
-                            ("state__in", ("queued", "running", "done")), _negated=True
-                        ),
-                        ("confirmed_at", None),
-                    ),
-                    _connector="OR",
-                ),
-                name="triage_operation_confirmed_has_confirmed_at",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="operation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("finished_at__isnull", False),
-                        ("state__in", ("done", "cancelled")),
-                    ),
-                    models.Q(
-                        models.Q(("state__in", ("done", "cancelled")), _negated=True),
-                        ("finished_at", None),
-                    ),
-                    _connector="OR",
-                ),
-                name="triage_operation_finished_has_finished_at",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="operation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("state__in", ("queued", "running", "done")),
-                        ("verb", "drop"),
-                        _negated=True,
-                    ),
-                    models.Q(("reason", ""), _negated=True),
-                    _connector="OR",
-                ),
-                name="triage_operation_drop_has_a_reason",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="operation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("verb", "redrive"), ("target_topic", None), _connector="OR"
-                ),
-                name="triage_operation_only_a_redrive_has_a_target",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="item",
-            index=models.Index(
-                condition=models.Q(("state", "waiting")),
-                fields=["operation", "id"],
-                name="triage_item_waiting",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="item",
-            index=models.Index(
-                fields=["operation", "state", "id"], name="triage_item_by_state"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="item",
-            constraint=models.UniqueConstraint(
-                fields=("operation", "poison"), name="triage_item_once"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="item",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("held", True)),
-                fields=("poison",),
-                name="triage_item_one_open_operation_per_poison",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="item",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "state__in",
-                        ["waiting", "claimed", "skipped", "dropped", "restored"],
-                    )
-                ),
-                name="triage_item_state_is_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="item",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("redrive__isnull", False), ("state", "claimed")),
-                    models.Q(
-                        models.Q(("state", "claimed"), _negated=True), ("redrive", None)
-                    ),
-                    _connector="OR",
-                ),
-                name="triage_item_claimed_has_a_redrive",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="item",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(
-                        ("state", "skipped"), models.Q(("reason", ""), _negated=True)
-                    ),
-                    models.Q(
-                        models.Q(("state", "skipped"), _negated=True), ("reason", "")
-                    ),
-                    _connector="OR",
-                ),
-                name="triage_item_skipped_has_a_reason",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="item",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("held", False),
-                    ("state__in", ["waiting", "claimed"]),
-                    _connector="OR",
-                ),
-                name="triage_item_is_held_only_while_open",
-            ),
         ),
     ]

@@ -92,14 +92,13 @@ class Migration(LockTimeoutMigration):
             ],
             options={
                 "db_table": "triage_skipped_item",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("reason", ""), _negated=True),
+                        name="triage_skipped_item_has_a_reason",
+                    ),
+                ],
             },
-        ),
-        migrations.AddConstraint(
-            model_name="skippeditem",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("reason", ""), _negated=True),
-                name="triage_skipped_item_has_a_reason",
-            ),
         ),
         # The last: it locks the table that each page reads.
         AtOnce(
