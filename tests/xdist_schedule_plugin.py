@@ -1,7 +1,8 @@
 """A pytest plugin: who shares a server shares a worker, and the longest begin first.
 
 xdist's own order begins with the files of many tests, and leaves one worker alone at
-the end with a file of one long test.
+the end with a file of one long test. It also kills a worker ten seconds after its last
+test, which then removes none of its temporary files: on a busy machine that is early.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from xdist.workermanage import NodeManager
 
 from tests import machine_requirements
 
@@ -33,6 +35,13 @@ AT_LAST = (
     "test_decisions_while_redis_hangs",
     "test_product_start_privacy_and_stop",
 )
+
+# In seconds.
+WORKERS_END_WITHIN = 120
+
+
+def pytest_configure() -> None:
+    NodeManager.EXIT_TIMEOUT = WORKERS_END_WITHIN
 
 
 @pytest.hookimpl(tryfirst=True)
