@@ -2,8 +2,9 @@
 
 `python -m tests.suite_parts_runner [PART ...]` runs these parts, or else all of them.
 
-Each part runs to its end, whatever became of those before it; a process or a temporary
-file that a part leaves behind is removed, and is a failure of that part.
+Each part runs to its end, whatever became of those before it; a part that hangs is
+stopped when its time is over, which is a failure of that part. So is a process or a
+temporary file that a part leaves behind; it is removed.
 
 Ends with 0 where all passed; with 3 where all passed that could run, and others could
 not (see `tests.machine_requirements`; for the quick part alone that is no fault); with
@@ -16,6 +17,7 @@ import argparse
 import os
 import random
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -33,6 +35,7 @@ FAILED, LACKING = 1, 3
 ALONE = ".venv/bin/python -m tests.suite_parts_runner"
 # A part that takes longer hangs: each single test has a limit of its own.
 SECONDS = 45 * 60
+OUT_OF_TIME = 128 + signal.SIGALRM
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,9 +109,7 @@ def _run(name: str, words: Sequence[str], environment: Mapping[str, str]) -> Res
             **environment,
         }
         environment = {**_without_make(), **ours}
-        outcome = run_without_leftovers.run(
-            words, environment=environment, seconds=SECONDS
-        )
+        outcome = _outcome(words, environment)
         repeats = Path(failures.name).read_text()
     return Result(
         part=name,
@@ -116,6 +117,18 @@ def _run(name: str, words: Sequence[str], environment: Mapping[str, str]) -> Res
         seconds=time.monotonic() - began,
         repeats=repeats,
     )
+
+
+def _outcome(words: Sequence[str], environment: Mapping[str, str]) -> Outcome:
+    try:
+        return run_without_leftovers.run(
+            words, environment=environment, seconds=SECONDS
+        )
+    except Interrupted as interrupted:
+        if interrupted.signal != signal.SIGALRM:
+            raise
+        # It hung: that is its own failure, and the parts after it run.
+        return Outcome(code=OUT_OF_TIME, leftovers=())
 
 
 def _without_make() -> dict[str, str]:
@@ -151,6 +164,8 @@ def alone(part: str, number: int, start: str) -> str:
 def _line(result: Result, number: int) -> str:
     said = {0: "passed", LACKING: "passed, but not all could run"}
     how = said.get(result.code, f"FAILED with exit code {result.outcome.code}")
+    if result.outcome.code == OUT_OF_TIME:
+        how = f"FAILED: it did not end within {SECONDS:,} s"
     return f"part {result.part}: {how}, {result.seconds:.0f} s, seed {number}"
 
 

@@ -25,6 +25,7 @@ RUN = """
 import json, sys
 from tests import suite_parts_runner
 commands = json.loads(sys.argv[1])
+suite_parts_runner.SECONDS = int(sys.argv[2])
 sys.exit(suite_parts_runner.report(suite_parts_runner.run(commands), number=7))
 """
 TESTS = """
@@ -51,8 +52,10 @@ def test_order(place):
 """
 
 
-def run(commands: Mapping[str, Sequence[str]]) -> tuple[int, str]:
-    words = (sys.executable, "-c", RUN, json.dumps(commands))
+def run(
+    commands: Mapping[str, Sequence[str]], *, seconds: int = 600
+) -> tuple[int, str]:
+    words = (sys.executable, "-c", RUN, json.dumps(commands), str(seconds))
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.returncode, done.stderr
 
@@ -75,6 +78,25 @@ def test_a_part_that_fails_does_not_keep_the_others_from_running(
         "two: passed",
         "three: passed, but not all could run",
     ]
+
+
+def test_a_part_that_hangs_fails_by_name_and_the_next_part_runs(
+    tmp_path: Path,
+) -> None:
+    commands = {
+        "one": ["sleep", "600"],
+        "two": ["touch", str(tmp_path / "ran")],
+    }
+
+    code, said = run(commands, seconds=5)
+
+    assert code == FAILED
+    assert (tmp_path / "ran").exists()
+    assert re.findall(r"^part (\w+: .+), \d+ s, seed 7$", said, re.MULTILINE) == [
+        "one: FAILED: it did not end within 5 s",
+        "two: passed",
+    ]
+    assert f"run it alone with: {suite_parts_runner.ALONE} one --seed 7" in said
 
 
 def result(*, code: int, leftovers: tuple[str, ...] = ()) -> Result:
