@@ -49,6 +49,10 @@ MESSAGES = {
     "oldest": Definition(
         "Oldest open", "how long ago the open message that waits longest last failed"
     ),
+    "skipped by skip": Definition(
+        "Skipped, by a skip",
+        "messages that consumers passed over because of this entry of the skip list",
+    ),
 }
 TRAFFIC = {
     "delivered": Definition(
@@ -72,6 +76,20 @@ TRAFFIC = {
     ),
     "lag": Definition(
         "Consumer lag", "messages of the topic that its consumers have not read yet"
+    ),
+    "queue messages": Definition(
+        "Messages, at the broker", "messages that the broker has in the queue now"
+    ),
+    "minute": Definition(
+        "A minute",
+        "messages that consumers received in a minute, on average over the last ten",
+    ),
+    "broker topics": Definition(
+        "Topics, of a broker", "topics of this broker that are registered here"
+    ),
+    "left at broker": Definition(
+        "Held at the broker",
+        "dead letters that the lane leaves in their queue, each for the reason given",
     ),
 }
 OPERATIONS = {
@@ -102,6 +120,10 @@ OPERATIONS = {
     "running": Definition(
         "Running", "operations that are confirmed, and not finished yet"
     ),
+    "selected": Definition(
+        "Messages or deliveries, in a preview",
+        "how many of the selected ones the row is about",
+    ),
 }
 DELIVERIES = {
     "succeeded": Definition(
@@ -123,6 +145,14 @@ DELIVERIES = {
         "the failures of a delivery, the first one included: with N retries, a delivery"
         " whose count is greater than N ends, after N + 1 calls",
     ),
+    "at first": Definition("Succeeded at first", "requests whose first call succeeded"),
+    "later": Definition("Succeeded later", "deliveries that succeeded at a later call"),
+    "given up": Definition(
+        "Given up", "deliveries that went to triage, because no further try is due"
+    ),
+    "oldest delivery": Definition(
+        "Oldest, of an endpoint", "how long ago the oldest waiting request was accepted"
+    ),
 }
 OUTBOXES = {
     "rows waiting": Definition(
@@ -142,6 +172,15 @@ OUTBOXES = {
     ),
     "sent a second": Definition(
         "Sent a second", "messages that the sweeper sent in the last second or so"
+    ),
+    "oldest row": Definition(
+        "Oldest, of an outbox", "how long ago the oldest waiting row was written"
+    ),
+    "row attempts": Definition(
+        "Attempts, of a row", "how often the sweeper tried to send this row"
+    ),
+    "sweeper errors": Definition(
+        "Times, of an error", "how often this error came since the outbox was added"
     ),
 }
 REPORTS = {
@@ -184,20 +223,127 @@ REPORTS = {
         "deliveries that had not ended at the end of the last of these days that was"
         " counted",
     ),
+    "report delivered": Definition(
+        "Delivered, in a report",
+        "handled + failed of that UTC day, as the consumers counted them, or else as"
+        " the broker counted them",
+    ),
+    "report interval": Definition(
+        "95 %, in a report",
+        "Wilson's interval of the failure rate: with few messages it is wide",
+    ),
+    "report usual": Definition(
+        "Usual, in a report", "the mean of the same weekday in the weeks before"
+    ),
+    "report times": Definition(
+        "Times, in a report", "the value of that day, divided by the usual one"
+    ),
+    "report failures": Definition(
+        "Failures of a problem, in a report", "failures of the problem on that UTC day"
+    ),
+    "report poisoned": Definition(
+        "Poisoned", "messages that failed for the first time on that UTC day"
+    ),
+    "report skipped": Definition(
+        "Skipped, in a report",
+        "messages that consumers passed over because of the skip list",
+    ),
+    "report retried": Definition(
+        "Retried", "further attempts that consumers made before they gave up or managed"
+    ),
+    "report requeued": Definition(
+        "Requeued", "messages that operations sent, on the UTC day of the send"
+    ),
+    "report confirmed": Definition(
+        "Confirmed", "requeued messages that consumers confirmed on that UTC day"
+    ),
+    "report came back": Definition(
+        "Came back, in a report", "requeued messages that failed again on that UTC day"
+    ),
+    "report dropped": Definition(
+        "Dropped, in a report", "messages whose drop ended on that UTC day"
+    ),
+    "report p50": Definition(
+        "p50, in a report", "half of the messages or deliveries took less than this"
+    ),
+    "report p95": Definition(
+        "p95, in a report", "95 % of the messages or deliveries took less than this"
+    ),
+    "report p99": Definition(
+        "p99, in a report", "99 % of the messages took less than this"
+    ),
+    "report retries": Definition(
+        "After 1 retry, 2, 3, 4 to 10, more",
+        "deliveries that succeeded after so many retries",
+    ),
+    "report triage": Definition(
+        "To triage", "deliveries that were given to triage on that UTC day"
+    ),
+    "report deliveries dropped": Definition(
+        "Dropped, of an endpoint", "deliveries that were dropped on that UTC day"
+    ),
+    "report forwarded": Definition(
+        "Forwarded", "deliveries that were sent to a topic on that UTC day"
+    ),
+    "report timed": Definition(
+        "Timed", "deliveries that succeeded: p50, p95 and the longest are of these"
+    ),
+    "report longest": Definition(
+        "Longest", "the longest time from the request to the success of its delivery"
+    ),
+    "report rows": Definition("Rows in", "rows of Postgres that the run read"),
+    "report late rows": Definition(
+        "Late rows", "rows of these days that the report before had not seen"
+    ),
+}
+CONSUMERS = {
+    "position lag": Definition(
+        "Lag, of a position",
+        "messages that wait behind the position, as its consumer or broker counted",
+    ),
+    "position rate": Definition(
+        "Rate, of a position",
+        "messages a minute that the consumer handled, failed or skipped, on average"
+        " over the last ten minutes",
+    ),
+    "position eta": Definition(
+        "ETA",
+        "how long the lag takes at this rate, if no new messages come",
+    ),
+    "skip list": Definition(
+        "Skip list, of a guard", "how old the guard's copy of the skip list is"
+    ),
+    "spooled": Definition(
+        "Spooled", "reports that wait on the guard's disk until Poisonweb answers"
+    ),
+    "suspected": Definition(
+        "Suspected",
+        "messages that failed once, and that the guard withholds until another"
+        " consumer has tried them",
+    ),
+}
+PEOPLE = {
+    "open sessions": Definition(
+        "Open sessions", "browsers in which the person is signed in now"
+    ),
 }
 CHAPTERS = (
     Chapter("Messages and failures", MESSAGES),
     Chapter("Topics", TRAFFIC),
+    Chapter("Consumers", CONSUMERS),
     Chapter("Operations", OPERATIONS),
     Chapter("Endpoints and deliveries", DELIVERIES),
     Chapter("Outboxes", OUTBOXES),
     Chapter("Reports", REPORTS),
+    Chapter("People", PEOPLE),
 )
 DEFINITIONS = {
     **MESSAGES,
     **TRAFFIC,
+    **CONSUMERS,
     **OPERATIONS,
     **DELIVERIES,
     **OUTBOXES,
     **REPORTS,
+    **PEOPLE,
 }

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +41,16 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 REFUSED = PublishOutcome(kind=OutcomeKind.REFUSED, detail="too large")
 MARK = b"x-poisonweb-redrive"
+TEMPLATES = Path(__file__).parents[3] / "templates"
+# What needs no definition: when something happened, how large it is, what it is called.
+TIMES_SIZES_AND_NAMES = {
+    *("Answered", "As of", "Came", "Confirmed", "Ended", "Expires", "Failed", "First"),
+    *("Heard", "Last", "Last move", "Last sign-in", "Last used", "Next try"),
+    *("Quarantined", "Seen", "Sent", "Since", "Took", "When", "Written"),
+    *("Size", "No.", "Place", "Row", "Last status"),
+    # The hour of a day, as a number.
+    '{{ forloop.counter0|stringformat:"02d" }}',
+}
 DAY, HOUR = timedelta(hours=24), timedelta(hours=1)
 
 
@@ -287,6 +298,7 @@ def test_a_number_s_definition_is_the_same_on_hover_and_in_help(
     paths = (
         *("/", "/topics", "/problems", "/messages", "/operations"),
         *(f"/topics/{scene.topic.pk}", f"/operations/{scene.requeue.pk}"),
+        f"/problems/{Problem.objects.earliest('pk').pk}",
     )
     in_help = get(anna, "/help")
     places = dict(
@@ -301,3 +313,17 @@ def test_a_number_s_definition_is_the_same_on_hover_and_in_help(
         assert hints, path
         for place, title in hints:
             assert places[place].lower() == title.lower()
+
+
+def test_each_head_of_a_column_of_numbers_leads_to_its_definition() -> None:
+    heads = re.compile(r'<th scope="col" class="num[^"]*">(.*?)</th>', re.DOTALL)
+
+    undefined = {
+        (path.relative_to(TEMPLATES).as_posix(), head)
+        for path in TEMPLATES.rglob("*.html")
+        for head in heads.findall(path.read_text())
+        if not re.search("{% (term|pill|counted_pill) ", head)
+        and head not in TIMES_SIZES_AND_NAMES
+    }
+
+    assert not undefined
