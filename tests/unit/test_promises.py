@@ -22,6 +22,7 @@ PROMISES = ROOT / "docs/promises.md"
 PAGES = [
     ROOT / "README.md",
     *(page for page in sorted(ROOT.glob("docs/**/*.md")) if page != PROMISES),
+    *sorted(ROOT.glob("docs/**/*.yaml")),
 ]
 
 PROMISING = re.compile(r"\b(?:never|nobody|nothing|always|each)\b", re.IGNORECASE)

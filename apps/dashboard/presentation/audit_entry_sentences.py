@@ -26,13 +26,14 @@ LONGEST_NAME: Final = 120
 LONGEST_REASON: Final = 300
 MOST_NAMES: Final = 3
 PROBLEMS = re.compile(r"(?:^|\s)problem:(\d+(?:,\d+)*)(?=\s|$)")
-DECIDED: Final = {
-    "redrive": "requeued",
-    "drop": "dropped",
-    "restore": "restored",
-    "give_back": "gave back",
-    "try_now": "hurried",
-    "give_up": "gave up on",
+# What came of it has an entry of its own: some may be skipped, or the rest cancelled.
+DECISIONS: Final = {
+    "redrive": "decided to requeue",
+    "drop": "decided to drop",
+    "restore": "decided to restore",
+    "give_back": "decided to give back",
+    "try_now": "decided to hurry",
+    "give_up": "decided to give up on",
 }
 # Where they have a rate, they are about deliveries.
 OF_DELIVERIES: Final = ("try_now", "restore")
@@ -120,7 +121,7 @@ def _by_its_words(facts: Facts) -> str:
 
 
 def _operation_confirmed(facts: Facts) -> str:
-    deed = DECIDED.get(facts.text("verb"), facts.text("verb", "decided on"))
+    decision = DECISIONS.get(facts.text("verb"), facts.text("verb", "decided on"))
     # Entries of 0.1.0 call this number `total`.
     number = facts.count(
         "will_act" if "will_act" in facts.detail else "total",
@@ -128,7 +129,7 @@ def _operation_confirmed(facts: Facts) -> str:
     )
     if single := _single_item(facts):
         number = single
-    text = f"{facts.who} {deed} {number}{_of_selection(facts)}"
+    text = f"{facts.who} {decision} {number}{_of_selection(facts)}"
     if target := facts.text("target_topic"):
         text += f" to {target}"
     if undone := facts.text("undo_of"):

@@ -192,7 +192,7 @@ def test_no_detail_breaks_a_sentence_or_makes_it_long(detail: object) -> None:
                 },
                 "reason": "fixed in 4.2",
             },
-            "anna requeued 510 messages of problem 27: “fixed in 4.2”",
+            "anna decided to requeue 510 messages of problem 27: “fixed in 4.2”",
         ),
         (
             Action.OPERATION_CONFIRMED,
@@ -205,13 +205,13 @@ def test_no_detail_breaks_a_sentence_or_makes_it_long(detail: object) -> None:
                     "target_topic": "bills",
                 }
             },
-            "anna requeued 1 message found by “topic:orders” to bills",
+            "anna decided to requeue 1 message found by “topic:orders” to bills",
         ),
         (
             Action.OPERATION_CONFIRMED,
             "operation:85",
             {"detail": {"verb": "restore", "will_act": 2, "undo_of": 84}},
-            "anna restored 2 messages, undoing operation 84",
+            "anna decided to restore 2 messages, undoing operation 84",
         ),
         (
             Action.OPERATION_FINISHED,
@@ -506,7 +506,9 @@ def test_a_problem_is_listed_with_the_operations_on_it(
         f"operation:{by_hand.pk}",
         f"operation:{by_problem.pk}",
     ]
-    assert f"requeued message {one.pk} of problem {one.problem_id}" in pages[0]
+    assert (
+        f"decided to requeue message {one.pk} of problem {one.problem_id}" in pages[0]
+    )
 
 
 @pytest.mark.django_db(transaction=True)
@@ -525,7 +527,7 @@ def test_a_message_is_listed_with_the_operations_that_held_it(
     subjects = [Entry.objects.get(seq=seq).subject for seq in numbers(page)]
     operation = f"operation:{mine.pk}"
     assert subjects == [f"poison:{one.pk}", operation, operation]
-    assert f"anna dropped message {one.pk} of problem" in page
+    assert f"anna decided to drop message {one.pk} of problem" in page
     assert f"of anna on message {one.pk} finished" in page
     assert len(file.splitlines()) == 3
 

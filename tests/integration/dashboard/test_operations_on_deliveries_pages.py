@@ -108,7 +108,7 @@ def test_giving_up_asks_for_a_reason_and_shows_what_became_of_each(
     assert "1 skipped" in page
     assert "Delivery" in page
     own = words(get(anna, f"/deliveries/{ids[1]}"))
-    assert "gave up on 2 deliveries found by “state=waiting”" in own
+    assert "decided to give up on 2 deliveries found by “state=waiting”" in own
     assert "1 given up" in words(get(anna, "/audit"))
 
 
@@ -122,7 +122,7 @@ def test_dropped_ones_are_restored_from_the_list(anna: Client) -> None:
     run(Operation.objects.get(), clock.now())
 
     assert set(Delivery.objects.values_list("state", flat=True)) == {"waiting"}
-    assert "restored 3 deliveries" in words(get(anna, "/audit"))
+    assert "decided to restore 3 deliveries" in words(get(anna, "/audit"))
 
 
 @pytest.mark.parametrize("address", ["/deliveries?state=delivered", "/deliveries"])
