@@ -43,6 +43,7 @@ from apps.triage.services.control import (
     ControlStep,
     OperationOver,
 )
+from apps.triage.services.pacing import Pacer
 from apps.triage.services.redrive_message_building import ReadItems
 from apps.triage.services.running import SliceEnd
 from tests.failure_report_builders import capture, failure, poisons
@@ -57,6 +58,19 @@ from tests.triage_operation_runner import (
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class PacerClock:
+    """A time that passes only while a run waits for its rate."""
+
+    def __init__(self) -> None:
+        self.sleeps: list[float] = []
+
+    def timer(self) -> float:
+        return sum(self.sleeps)
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
 
 
 def change(
@@ -471,6 +485,36 @@ def test_a_rate_hands_few_messages_over_at_once(
 
     assert sizes == [3, 3]
     assert counts_of(operation) == {"sent": 6}
+
+
+@pytest.mark.parametrize("before", [None, 2_000])
+def test_a_lower_rate_is_obeyed_from_the_next_call_on(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+    before: int | None,
+) -> None:
+    poisons(now, 54)
+    operation = confirm(operator, preview(operator, now, rate=before), now)
+    clock, sizes = PacerClock(), list[int]()
+    pacer = partial(Pacer, timer=clock.timer, sleep=clock.sleep)
+    monkeypatch.setattr(running, "Pacer", pacer)
+
+    class Slowed(RoutingPublisher):
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
+            sizes.append(len(messages))
+            control.set_rate(
+                operation_id=operation.pk, rate=1, principal=operator, now=now
+            )
+            return super().publish(messages)
+
+    ended = run(operation, now, by=Slowed, most=50)
+
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"sent": 54})
+    assert sizes == [50, 1, 1, 1, 1]
+    assert 0.9 <= min(clock.sleeps[-3:]) <= max(clock.sleeps) <= 1.1
 
 
 # Ramps

@@ -30,6 +30,7 @@ from apps.triage.models import Operation, SkippedItem
 from apps.triage.operation_states import ItemState
 from apps.triage.services import redrive_message_building
 from apps.triage.services.fencing import Orders, fence
+from apps.triage.services.pacing import at_once
 from apps.triage.services.redrive_message_building import (
     OutboundMessage,
     ReadItems,
@@ -179,10 +180,10 @@ class Windows:
     # Claims and answers
 
     @transaction.atomic
-    def claim(self, items: ReadItems) -> bool:
-        """Claim the operation's items before a broker gets them; tell whether to send.
+    def claim(self, items: ReadItems) -> Sequence[OutboundMessage]:
+        """Claim the operation's items before a broker gets them; return those to send.
 
-        It is False where none is to be sent, or the operation was paused or cancelled.
+        There are none where the operation was paused or cancelled.
         """
         return self._claim(items, self._fence())
 
@@ -196,10 +197,10 @@ class Windows:
         claimed_at: datetime,
         now: datetime,
         following: ReadItems,
-    ) -> bool:
+    ) -> Sequence[OutboundMessage]:
         """Record brokers' answers to claimed items, and claim the items that follow.
 
-        Returns whether the following items may be sent.
+        Returns those of the following items that are to be sent.
         """
         read_by_index()
         orders = self._fence()
@@ -237,23 +238,24 @@ class Windows:
         self._close(first, now=now)
         return self._claim(following, orders)
 
-    def _claim(self, items: ReadItems, orders: Orders) -> bool:
-        """Claim an operation's items in the open transaction; tell whether to send.
+    def _claim(self, items: ReadItems, orders: Orders) -> Sequence[OutboundMessage]:
+        """Claim an operation's items in the open transaction; return those to send.
 
         Items that need no sending are freed.
         """
         self._free_undue(items)
-        if not items.messages or not orders.may_go_on:
-            return False
-        first = self._first_of(items.messages[0].item)
+        # They were read at the rate of before.
+        messages = items.messages[: at_once(orders.rate)]
+        if not messages or not orders.may_go_on:
+            return ()
         self._update(
-            first,
+            self._first_of(messages[0].item),
             state=WindowState.SENDING,
             run=self.operation.run,
-            sending=items.never_sent,
-            sending_to=items.messages[-1].item + 1,
+            sending=sum(not message.again for message in messages),
+            sending_to=messages[-1].item + 1,
         )
-        return True
+        return messages
 
     def _free_undue(self, items: ReadItems) -> None:
         """Free an operation's items that were answered, or decided by others.

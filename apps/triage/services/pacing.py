@@ -55,7 +55,10 @@ class Pacer:
         self._is_first = True
 
     def wait(self, number: int) -> None:
-        """Wait until the operation's rate allows so many messages."""
+        """Wait until the operation's rate allows so many messages.
+
+        They are `at_once` of it at most, so that it sleeps for a second at most.
+        """
         rate = self._rate()
         now = self._timer()
         if rate is None:

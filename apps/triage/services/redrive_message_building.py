@@ -122,11 +122,6 @@ class ReadItems:
     answered: Sequence[int] = ()
     decided: Mapping[int, str] = field(default_factory=dict)
 
-    @property
-    def never_sent(self) -> int:
-        """Count an operation's read messages that no broker was handed before."""
-        return sum(not message.again for message in self.messages)
-
 
 def read(
     *,

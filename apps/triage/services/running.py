@@ -240,11 +240,11 @@ class OperationRun:
         )
         pacer = Pacer(lambda: self.windows.rate)
         with helper_thread("publish") as sender:
-            items = self._read(0)
-            may_send = self.windows.claim(items)
-            while may_send:
+            messages = self.windows.claim(self._read(0))
+            while messages:
                 self._require_lock()
-                messages, claimed_at = items.messages, self.clock()
+                claimed_at = self.clock()
+                self.room -= len(messages)
                 pacer.wait(len(messages))
                 publishing = sender.submit(self._publish, messages, ordered_sends)
                 record = partial(
@@ -252,8 +252,8 @@ class OperationRun:
                 )
                 try:
                     # While they are published.
-                    items = self._read(messages[-1].item + 1)
-                    may_send = record(following=items)
+                    following = self._read(messages[-1].item + 1)
+                    messages = record(following=following)
                 except LockLost:
                     raise
                 except Exception:
@@ -270,10 +270,10 @@ class OperationRun:
         *,
         claimed_at: datetime,
         following: ReadItems,
-    ) -> bool:
+    ) -> Sequence[OutboundMessage]:
         """Await brokers' answers to an operation's messages, and record them.
 
-        Tells whether to send more.
+        Returns the messages that are to be sent next.
         """
         self._await_or_cancel(publishing)
         outcomes = publishing.result()
@@ -291,9 +291,7 @@ class OperationRun:
         most = min(self.most, at_once(self.windows.rate), self.room)
         if not most:
             return ReadItems()
-        items = self.windows.read(after=after, most=most, now=self.clock())
-        self.room -= len(items.messages)
-        return items
+        return self.windows.read(after=after, most=most, now=self.clock())
 
     def _goes_on(self) -> bool:
         """Tell whether an operation sends more: there is time, no broker is away."""
