@@ -621,6 +621,33 @@ def test_a_person_who_resumes_what_a_ramp_has_paused_goes_on_without_it(
     assert (ended, stream.xlen("orders")) == (SliceEnd.DONE, 5)
 
 
+@pytest.mark.parametrize("step", [PAUSE, CANCEL], ids=["paused", "cancelled"])
+def test_a_ramp_pauses_nothing_that_a_person_has_just_stopped(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+    step: ControlStep,
+) -> None:
+    poisons(now, 5)
+    operation = confirm(operator, preview(operator, now, ramp=RAMP), now)
+    run(operation, now)
+    answer(stream, now, failing=[0])
+
+    def stop(operation: Operation, **_: object) -> bool:
+        change(step, operation, operator, now)
+        return False
+
+    monkeypatch.setattr(running, "judge_next", stop)
+    run(operation, now)
+    operation.refresh_from_db()
+
+    pauses = Entry.objects.filter(action="operation.paused", actor="system:worker")
+    assert (operation.paused_because, stream.xlen("orders")) == ("", 1)
+    assert not pauses.exists()
+
+
 # What became of each, and another try
 
 

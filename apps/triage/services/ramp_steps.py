@@ -20,9 +20,11 @@ from apps.triage.services.fencing import fence
 def climb(operation: Operation, ramp: Ramp, *, now: datetime) -> RampCheck:
     """Check the ramp of a run's operation, and store what follows.
 
-    Pauses the operation if its messages come back, or are not confirmed in time.
+    Pauses the operation if its messages come back, or are not confirmed in time. One
+    that a person has paused or cancelled gets no room, and stays as it is.
     """
-    fence(operation=operation.pk, run=operation.run)
+    if not fence(operation=operation.pk, run=operation.run).may_go_on:
+        return RampCheck()
     counts = counts_of(operation)
     result = check(
         ramp,
@@ -44,7 +46,7 @@ def climb(operation: Operation, ramp: Ramp, *, now: datetime) -> RampCheck:
 
 
 def _pause(operation: Operation, why: str, *, now: datetime) -> None:
-    """Pause the operation at its ramp, and audit why."""
+    """Pause the operation at its ramp, and audit why; a fence keeps it running."""
     Operation.objects.filter(pk=operation.pk).transition(
         to=OperationState.PAUSED, paused_because=why
     )
