@@ -172,7 +172,9 @@ class OperationRun:
             pass
         if self.operation.judged == self.operation.total:
             self._act()
-        return SliceEnd.DONE if self.cancelled else self._end_slice()
+        if self.cancelled:
+            return SliceEnd.DONE
+        return self._end_slice() or self._cancel()
 
     def _act(self) -> None:
         """Send the run's held messages to brokers, or act on them in the database."""
@@ -337,12 +339,16 @@ class OperationRun:
         return SliceEnd.DONE
 
     @transaction.atomic
-    def _end_slice(self) -> SliceEnd:
-        """End an operation with nothing left, else store when to go on."""
+    def _end_slice(self) -> SliceEnd | None:
+        """End an operation with nothing left, else store when to go on.
+
+        None for one that is to be cancelled. Another slice would wait for a free worker
+        first, while the cancel is not over.
+        """
         orders = self.windows.require_fence()
         this = Operation.objects.filter(pk=self.operation.pk)
         if orders.state is OperationState.CANCELLING:
-            return SliceEnd.AGAIN
+            return None
         if self.operation.judged == self.operation.total and self.windows.all_done():
             self._finish(OperationState.DONE, Action.OPERATION_FINISHED)
             return SliceEnd.DONE
