@@ -15,6 +15,7 @@ from apps.triage.services.control import CANCEL, PAUSE, RESUME, ControlStep
 from apps.triage.services.pacing import HIGHEST_RATE
 from apps.triage.services.previews import SendLimits
 
+RAMP_FIELDS = frozenset({"steps", "asks", "confirmed", "came_back", "wait"})
 STEPS = {"pause": PAUSE, "resume": RESUME, "cancel": CANCEL}
 
 

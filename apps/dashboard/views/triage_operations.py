@@ -20,7 +20,8 @@ from apps.core.errors import Invalid
 from apps.dashboard import undo_offer
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.forms import triage_operation
-from apps.dashboard.forms.operation_control import shown_limits
+from apps.dashboard.forms.fields import field_of
+from apps.dashboard.forms.operation_control import RAMP_FIELDS, shown_limits
 from apps.dashboard.forms.triage_operation import DecisionForm
 from apps.dashboard.keyset_pagination import ListCursor
 from apps.dashboard.presentation import api_calls_as_curl
@@ -259,11 +260,14 @@ def _preview(
     `changed` says why another one was void. `before` is the submitted preview if this
     is another one.
     """
+    # The ramp names its members as the API does.
+    wrong_at = field_of(wrong).removeprefix("ramp/")
     context = {
         "preview": detail,
         "operation": detail.operation,
         "summary": detail.summary,
         "wrong": wrong,
+        "wrong_in_ramp": wrong_at if wrong_at in RAMP_FIELDS else "",
         "changed": changed,
         "before": before,
         "reason": request.POST.get("reason")

@@ -187,20 +187,36 @@ def test_the_typed_limits_survive_a_refusal(admin: Client, requeue: PageForm) ->
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "value", "why"),
     [
-        *(("rate", "0"), ("rate", "1000000000"), ("steps", "1, x"), ("steps", "0")),
-        *(("wait", "0"), ("came_back", "101")),
+        ("rate", "0", "Ensure this value is greater than or equal to 1."),
+        ("rate", "1000000000", "Ensure this value is less than or equal to 100000."),
+        ("steps", "1, x", "Give up to 20 numbers, such as 1, 5, 20, 100."),
+        ("steps", "0", "Each step is 1 to 1,000,000 messages."),
+        ("wait", "0", "Ensure this value is greater than or equal to 1."),
+        ("wait", "3601", "Give 1 to 3600 seconds."),
+        ("came_back", "101", "Ensure this value is less than or equal to 100."),
     ],
 )
-def test_an_impossible_limit_is_refused_and_what_was_typed_stays(
-    admin: Client, requeue: PageForm, field: str, value: str
+@pytest.mark.parametrize("act", ["confirm", "look"])
+def test_an_impossible_limit_is_refused_with_the_reason_and_what_was_typed_stays(
+    admin: Client, requeue: PageForm, act: str, field: str, value: str, why: str
 ) -> None:
-    refused = requeue.press(admin, "confirm", ramped="1", **{field: value})
+    refused = requeue.press(admin, act, ramped="1", **{field: value})
 
     assert refused.status_code == 422
+    assert why in refused.content.decode()
     assert form_on(refused, button="Requeue 2 messages").values[field] == value
     assert not Operation.objects.confirmed().exists()
+
+
+def test_a_wrong_time_is_explained_in_sight_where_the_steps_were_not_ticked(
+    admin: Client, requeue: PageForm
+) -> None:
+    refused = requeue.press(admin, "confirm", wait="0").content.decode()
+
+    opened_steps = refused.partition('<details class="field" open>')[2]
+    assert "Ensure this value is greater than or equal to 1." in opened_steps
 
 
 def test_preview_again_shows_the_chosen_route_and_keeps_the_typed_reason(
