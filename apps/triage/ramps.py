@@ -21,18 +21,19 @@ MOST_STEPS = 20
 LARGEST_STEP = 1_000_000
 LONGEST_WAIT = timedelta(hours=1)
 
-# The broker took the message, so that its consumer may answer.
-_SENT = (
+# The broker took the message, and its consumer may confirm it.
+_CONFIRMABLE = (
     RedriveOutcome.SENT.value,
     RedriveOutcome.CONFIRMED.value,
     RedriveOutcome.RECURRED.value,
 )
+# What was moved may only come back.
+_SENT = (*_CONFIRMABLE, RedriveOutcome.MOVED.value)
 _HANDED_OVER = (
     *_SENT,
     RedriveOutcome.SENDING.value,
     RedriveOutcome.UNKNOWN.value,
     RedriveOutcome.REFUSED.value,
-    RedriveOutcome.MOVED.value,
 )
 
 
@@ -40,9 +41,10 @@ _HANDED_OVER = (
 class Ramp:
     """The steps, and what they must show before the next one.
 
-    At least `confirmed` percent of what was sent is confirmed within `wait` seconds. If
-    `confirmed` is None, `wait` seconds have passed. At most `came_back` percent of it
-    came back.
+    At least `confirmed` percent of what was sent to its own topic is confirmed within
+    `wait` seconds. If `confirmed` is None, or messages were moved to other topics,
+    which are never confirmed, `wait` seconds have passed. At most `came_back` percent
+    of all that was sent came back, and less than half of what was tried was refused.
     """
 
     steps: tuple[int, ...] = DEFAULT_STEPS
@@ -118,32 +120,67 @@ def check(
     the number of messages that the present step allows in all, and `waits_since` the
     time at which that many had been handed over.
     """
-    sent_number = sum(counts[name] for name in _SENT)
-    came_back = counts[RedriveOutcome.RECURRED]
-    if sent_number and came_back * 100 > ramp.came_back * sent_number:
-        return RampCheck(
-            pauses_because=f"{came_back:,} of {sent_number:,} came back, more than "
-            f"{ramp.came_back} %"
-        )
     handed_over = sum(counts[name] for name in _HANDED_OVER)
+    step_is_over = 0 < ramp_to <= handed_over
+    if why := _why_not_further(ramp, counts, step_is_over=step_is_over):
+        return RampCheck(pauses_because=why)
     if handed_over < ramp_to:
         return RampCheck(room=ramp_to - handed_over)
-    if ramp_to == 0:
-        return RampCheck(room=ramp.end_of_step(0))
-    waited = timedelta() if waits_since is None else now - waits_since
-    is_over = waited >= timedelta(seconds=ramp.wait)
-    if ramp.confirmed is None:
-        passed = is_over
-        waits_for = f"waits {ramp.wait} s for messages that come back"
-    else:
-        confirmed = counts[RedriveOutcome.CONFIRMED]
-        passed = confirmed * 100 >= ramp.confirmed * sent_number
-        waits_for = f"waits for {ramp.confirmed} % of {sent_number:,} to be confirmed"
-        if is_over and not passed:
-            return RampCheck(
-                pauses_because=f"{confirmed:,} of {sent_number:,} were confirmed "
-                f"within {ramp.wait} s, less than {ramp.confirmed} %"
-            )
-    if not passed:
-        return RampCheck(waits_for=waits_for)
+    if ramp_to > 0:
+        waited = timedelta() if waits_since is None else now - waits_since
+        time_is_up = waited >= timedelta(seconds=ramp.wait)
+        obstacle = _unconfirmed(ramp, counts, time_is_up=time_is_up)
+        if obstacle is None and not time_is_up and _must_wait(ramp, counts):
+            waits_for = f"waits {ramp.wait} s for messages that come back"
+            obstacle = RampCheck(waits_for=waits_for)
+        if obstacle is not None:
+            return obstacle
     return RampCheck(room=ramp.end_of_step(handed_over) - handed_over)
+
+
+def _why_not_further(
+    ramp: Ramp, counts: Mapping[str, int], *, step_is_over: bool
+) -> str:
+    """Say why an operation's ramp pauses: too many came back, or were refused.
+
+    Refusals count once a step is over. Of growing steps, one that is refused as a whole
+    is at least half of all.
+    """
+    sent = sum(counts[name] for name in _SENT)
+    came_back = counts[RedriveOutcome.RECURRED]
+    if sent and came_back * 100 > ramp.came_back * sent:
+        return f"{came_back:,} of {sent:,} came back, more than {ramp.came_back} %"
+    handed_over = sum(counts[name] for name in _HANDED_OVER)
+    refused = counts[RedriveOutcome.REFUSED]
+    if step_is_over and refused * 2 >= handed_over:
+        return f"{refused:,} of {handed_over:,} were refused"
+    return ""
+
+
+def _unconfirmed(
+    ramp: Ramp, counts: Mapping[str, int], *, time_is_up: bool
+) -> RampCheck | None:
+    """Wait or pause where too few messages were confirmed that consumers may confirm.
+
+    None where enough were, or the ramp does not go by that.
+    """
+    confirmable = sum(counts[name] for name in _CONFIRMABLE)
+    confirmed = counts[RedriveOutcome.CONFIRMED]
+    if ramp.confirmed is None or confirmed * 100 >= ramp.confirmed * confirmable:
+        return None
+    if not time_is_up:
+        waits_for = f"waits for {ramp.confirmed} % of {confirmable:,} to be confirmed"
+        return RampCheck(waits_for=waits_for)
+    return RampCheck(
+        pauses_because=f"{confirmed:,} of {confirmable:,} were confirmed "
+        f"within {ramp.wait} s, less than {ramp.confirmed} %"
+    )
+
+
+def _must_wait(ramp: Ramp, counts: Mapping[str, int]) -> bool:
+    """Tell whether only time shows that the messages of a step are handled.
+
+    It does where the ramp says so, where messages were moved, and where none was sent.
+    """
+    sent = sum(counts[name] for name in _SENT)
+    return ramp.confirmed is None or not sent or counts[RedriveOutcome.MOVED] > 0

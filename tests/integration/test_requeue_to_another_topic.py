@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import pytest
 from django.db.models import ProtectedError
@@ -16,10 +17,13 @@ from apps.core.errors import Invalid
 from apps.poison.models import Poison
 from apps.team.rights import Principal
 from apps.triage.errors import Stale
-from apps.triage.models import Redirect
-from apps.triage.services import previews
+from apps.triage.models import Operation, Redirect
+from apps.triage.operation_states import Verb
+from apps.triage.ramps import Ramp
+from apps.triage.services import confirm_and_undo, previews
+from apps.triage.services.previews import SendLimits
 from tests.failure_report_builders import poisons
-from tests.triage_operation_runner import confirm, counts_of, preview, run
+from tests.triage_operation_runner import MINUTE, confirm, counts_of, preview, run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -160,3 +164,93 @@ def test_a_topic_that_cannot_get_the_messages_is_refused(
     with pytest.raises(Invalid, match="change that first"):
         set_requeue_to(later, "orders", operator, now)
     assert Topic.objects.get(pk=orders.pk).requeue_to == ""
+
+
+# Ramps
+
+
+CONFIRMED = Ramp(steps=(2,), confirmed=100, came_back=0, wait=60)
+QUIET = Ramp(steps=(2,), confirmed=None, came_back=0, wait=60)
+
+
+@pytest.mark.parametrize(
+    ("policy", "selection"),
+    [
+        ("", {"target_topic": "later"}),
+        ("later", {}),
+        ("", {"verb": Verb.GIVE_BACK, "target_topic": "orders"}),
+    ],
+    ids=["target", "policy", "give back"],
+)
+def test_a_ramp_by_confirmations_is_refused_where_all_messages_are_moved(
+    orders: Topic,
+    later: Topic,
+    operator: Principal,
+    now: datetime,
+    policy: str,
+    selection: dict[str, Any],
+) -> None:
+    set_requeue_to(orders, policy, operator, now)
+    poisons(now, 3)
+
+    with pytest.raises(Invalid, match="never confirmed") as refusal:
+        preview(operator, now, ramp=CONFIRMED, **selection)
+    quiet = preview(operator, now, ramp=QUIET, **selection)
+    with pytest.raises(Invalid, match="never confirmed"):
+        confirm_and_undo.confirm(
+            token=quiet.token,
+            reason="a test",
+            principal=operator,
+            now=now,
+            limits=SendLimits(ramp=CONFIRMED),
+        )
+
+    assert refusal.value.field == "ramp/confirmed"
+    assert not Operation.objects.confirmed().exists()
+
+
+@pytest.mark.parametrize(
+    ("policy", "selection"), [("", {"target_topic": "orders"}), ("later", {})]
+)
+def test_a_ramp_by_confirmations_is_for_operations_that_move_only_some(
+    orders: Topic,
+    later: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    policy: str,
+    selection: dict[str, Any],
+) -> None:
+    set_requeue_to(orders, policy, operator, now)
+    poisons(now, 1)
+    poisons(now, 1, topic="other")
+    Topic.objects.filter(name="other").update(broker=orders.broker)
+    chosen = {"query": None, "ids": tuple(ids()), **selection}
+
+    operation = preview(operator, now, ramp=CONFIRMED, **chosen)
+    run(confirm(operator, operation, now), now)
+
+    assert counts_of(operation) == {"moved": 1, "sent": 1}
+
+
+def test_a_ramp_waits_for_what_is_moved_before_each_step(
+    orders: Topic, later: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 3)
+    operation = preview(operator, now, ramp=QUIET, target_topic="later")
+    confirm(operator, operation, now)
+
+    lengths = []
+    for minutes in (0, 0, 2):
+        run(operation, now + minutes * MINUTE)
+        lengths.append(stream.xlen("later"))
+
+    assert lengths == [2, 2, 3]
+
+
+def test_a_ramp_by_confirmations_is_no_fault_where_no_message_is_chosen(
+    orders: Topic, later: Topic, operator: Principal, now: datetime
+) -> None:
+    nothing = preview(operator, now, ramp=CONFIRMED, target_topic="later")
+
+    assert nothing.total == 0

@@ -68,8 +68,9 @@ class RampSteps(RequestSchema[Ramp]):
         min_value=1,
         max_value=100,
         allow_null=True,
-        help_text="percent of what was sent that must be confirmed within `wait`; null:"
-        " do not ask, and let `wait` pass",
+        help_text="percent of what was sent to its own topic that must be confirmed"
+        " within `wait`; null: do not ask, and let `wait` pass. It must be null where"
+        " all goes to another topic, or is given back: none of that is confirmed",
     )
     came_back = Number(
         default=0,

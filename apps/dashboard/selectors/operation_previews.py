@@ -33,7 +33,7 @@ from apps.triage.operation_states import (
 from apps.triage.preview_breakdown import ItemBreakdown, Largest
 from apps.triage.services import previews
 from apps.triage.services.earlier_layout_conversion import convert_preview
-from apps.triage.services.operation_redirects import targets_of
+from apps.triage.services.operation_redirects import targets_of, topics_that_stay
 from apps.triage.services.previews import PreviewSummary, SelectionRequest
 from poisonguard.contract import uuid_of
 
@@ -52,6 +52,8 @@ class PreviewDetail:
     swallowed: Swallowed | TooSlow | None
     may_order: bool = False
     confirms: bool | TooSlow = False
+    moves_some: bool = False
+    moves_all: bool = False
     brokers_away: tuple[str, ...] = ()
     deliveries: tuple[Delivery, ...] = ()
 
@@ -141,6 +143,7 @@ def previewed(
             deliveries=_first_deliveries(operation),
         )
     topics = _topics_of(operation, summary.breakdown)
+    staying = topics_that_stay(operation, topics)
     return PreviewDetail(
         operation=operation,
         summary=summary,
@@ -152,7 +155,9 @@ def previewed(
         ],
         targets=_target_topics(principal) if operation.verb == Verb.REDRIVE else [],
         swallowed=_messages_skipped_again(operation, topics, now=now),
-        confirms=operation.verb == Verb.REDRIVE and _have_confirmed(topics),
+        confirms=operation.verb == Verb.REDRIVE and _have_confirmed(staying),
+        moves_some=len(staying) < len(topics),
+        moves_all=not staying,
         brokers_away=_brokers_away(operation, topics, now=now),
         may_order=operation.verb == Verb.REDRIVE and _keep_order(operation, summary),
     )
@@ -202,7 +207,7 @@ def _brokers_away(
     )
 
 
-def _have_confirmed(topics: list[int]) -> bool | TooSlow:
+def _have_confirmed(topics: set[int]) -> bool | TooSlow:
     """Tell whether consumers of these topics ever confirmed a redrive, or TooSlow."""
     confirmed = Redrive.objects.filter(confirmed_at__isnull=False, topic__in=topics)
     return unless_slow(confirmed.exists)

@@ -140,6 +140,15 @@ def _own_preview(token: uuid.UUID, principal: Principal) -> Operation:
     return operation
 
 
+def _require_confirmations_to_come(operation: Operation, limits: SendLimits) -> None:
+    """Raise Invalid if a ramp waits for confirmations, but all messages are moved."""
+    if limits.ramp is None or limits.ramp.confirmed is None:
+        return
+    topics = previews.breakdown_of(operation).topic_ids
+    if topics and not operation_redirects.topics_that_stay(operation, topics):
+        raise Invalid("ramp/confirmed", previews.MOVED_IS_NEVER_CONFIRMED)
+
+
 @transaction.atomic
 def _queue_operation(
     operation_id: int,
@@ -157,6 +166,7 @@ def _queue_operation(
     obstacle = _why_nothing_is_left(operation, now=now)
     if obstacle:
         return obstacle
+    _require_confirmations_to_come(operation, limits)
     Operation.objects.filter(pk=operation.pk).transition(
         to=OperationState.QUEUED,
         reason=reason,

@@ -50,6 +50,18 @@ def targets_of(operation: Operation, topics: Collection[int]) -> set[int]:
     return {redirects.get(topic, topic) for topic in topics}
 
 
+def topics_that_stay(operation: Operation, topics: Collection[int]) -> set[int]:
+    """Return those of these topics whose messages an operation sends back to them.
+
+    Only their messages can be confirmed: others are moved.
+    """
+    if operation.verb == Verb.GIVE_BACK:
+        return set()
+    if operation.target_topic_id is not None:
+        return {operation.target_topic_id} & set(topics)
+    return set(topics) - set(operation.redirects.values_list("topic_id", flat=True))
+
+
 def names_of(operation: Operation) -> dict[str, str]:
     """Map the names of an operation's redirected topics to where they are sent."""
     rows = operation.redirects.order_by("topic__name")

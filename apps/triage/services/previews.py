@@ -50,6 +50,10 @@ MOST_IDS = 10_000
 # Unconfirmed previews of one actor: each stores a copy of its selection.
 MOST_PREVIEWS = 200
 MOST_COUNTED = 10_001
+MOVED_IS_NEVER_CONFIRMED = (
+    "what is sent to another topic, or given back, is never confirmed: go by what did "
+    "not come back within the time (null)"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -226,6 +230,8 @@ def preview(
     rows = kind.select(selection, topics=principal.topics)
     if selection.ordered:
         _require_order(rows, target)
+    if selection.ramp is not None and selection.ramp.confirmed is not None:
+        _require_confirmable(selection, rows, target, principal)
     limit = TAKEN_AT_ONCE if at_once is None else at_once
     is_large = _count_up_to(limit + 1, selection, rows) > limit
     with transaction.atomic():
@@ -395,6 +401,25 @@ def _require_order(poisons: QuerySet[Any], target: Topic | None) -> None:
                 f"the topic {topic.name} keeps no order: whatever is sent there may be "
                 "handed out in any. Requeue without it.",
             )
+
+
+def _require_confirmable(
+    selection: SelectionRequest,
+    poisons: QuerySet[Any],
+    target: Topic | None,
+    principal: Principal,
+) -> None:
+    """Raise Invalid if a ramp waits for confirmations, but all messages are moved."""
+    if target is None:
+        visible = Topic.objects.matching(principal.topics)
+        stay = visible.filter(requeue_topic=None)
+    else:
+        stay = Topic.objects.filter(pk=target.pk)
+    is_give_back = selection.verb is Verb.GIVE_BACK
+    if not is_give_back and poisons.filter(topic__in=stay.values("pk")).exists():
+        return
+    if is_give_back or poisons.exists():
+        raise Invalid("ramp/confirmed", MOVED_IS_NEVER_CONFIRMED)
 
 
 def _require_room(principal: Principal, *, now: datetime) -> None:

@@ -454,6 +454,21 @@ def test_an_invalid_preview_is_a_422_that_names_the_member(
     assert (reply.status, reply.pointers) == (422, [pointer])
 
 
+def test_a_ramp_by_confirmations_is_a_422_where_all_messages_are_moved(
+    caller: Caller, orders: Topic, now: datetime
+) -> None:
+    poisons(now, 2)
+    Topic.objects.create(name="later", native_name="later", broker=orders.broker)
+    elsewhere = {"verb": "redrive", "target_topic": "later"}
+
+    # Without `confirmed`, it is 95 %.
+    refused = preview(caller, **elsewhere, ramp={"steps": [1]})
+    quiet = preview(caller, **elsewhere, ramp={"steps": [1], "confirmed": None})
+
+    assert (refused.status, refused.pointers) == (422, ["/ramp/confirmed"])
+    assert (quiet.status, quiet.json["ramp"]["confirmed"]) == (200, None)
+
+
 def test_a_refused_preview_names_all_members_that_are_wrong(caller: Caller) -> None:
     reply = preview(caller, verb="erase", q="is:gone", ids=[0], target_topic=1)
 

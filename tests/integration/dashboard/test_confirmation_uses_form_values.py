@@ -19,6 +19,7 @@ from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
 from apps.dashboard.selectors import operation_previews
 from apps.poison.models import Skip
+from apps.poison.services import redrive_confirmations_by_token
 from apps.poison.skip_addition_and_removal import OVERBROAD_AFTER
 from apps.team.rights import Role
 from apps.triage.models import Operation
@@ -27,6 +28,7 @@ from tests.failure_report_builders import drop, poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.page_forms import PageForm, form_on
 from tests.position_opening_and_settling import opened, settle, update
+from tests.triage_operation_runner import redriven
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -217,6 +219,37 @@ def test_a_wrong_time_is_explained_in_sight_where_the_steps_were_not_ticked(
 
     opened_steps = refused.partition('<details class="field" open>')[2]
     assert "Ensure this value is greater than or equal to 1." in opened_steps
+
+
+@pytest.fixture
+def confirming(orders: Topic, now: datetime) -> None:
+    """Let the consumers of `orders` confirm a requeue."""
+    (poison,) = poisons(now, 1)
+    token = redriven(poison, now)
+    redrive_confirmations_by_token.confirm(tokens=[(token, "orders")], now=now)
+
+
+def test_the_page_offers_confirmations_only_for_what_goes_to_its_own_topic(
+    confirming: None, admin: Client, requeue: PageForm
+) -> None:
+    looked = requeue.press(admin, "look", target_topic="parking")
+    page = admin.get(looked["Location"])
+
+    assert "asks" in requeue.visible
+    assert "asks" not in form_on(page, button="Requeue 2 messages").visible
+    assert "What is sent to another topic cannot be confirmed" in page.content.decode()
+
+
+@pytest.mark.parametrize("act", ["confirm", "look"])
+def test_confirmations_of_what_goes_elsewhere_are_refused_beside_the_field(
+    confirming: None, admin: Client, requeue: PageForm, act: str
+) -> None:
+    ramp = {"ramped": "1", "asks": "confirmed"}
+    refused = requeue.press(admin, act, target_topic="parking", **ramp)
+
+    assert refused.status_code == 422
+    assert "given back, is never confirmed" in refused.content.decode()
+    assert not Operation.objects.confirmed().exists()
 
 
 def test_preview_again_shows_the_chosen_route_and_keeps_the_typed_reason(
