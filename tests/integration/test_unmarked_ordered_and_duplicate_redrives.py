@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from apps.brokers.adapter_contract import (
     Counting,
@@ -28,6 +30,7 @@ from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.operation_states import Verb
 from apps.triage.services import confirm_and_undo, previews, running
+from apps.triage.services.ordered_sends import OrderedSends
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from tests.in_memory_queue_broker import SENT, Queues
@@ -87,6 +90,12 @@ def redrive(
 
 def sent_to(broker: Queues, topic: str = "mail") -> list[bytes]:
     return [body for body, _ in broker.contents(topic)]
+
+
+def refuse_bad(message: Outbound) -> PublishOutcome:
+    """Answer as a broker that takes any body but one."""
+    too_large = PublishOutcome(kind=OutcomeKind.REFUSED, detail="too large")
+    return too_large if message.body == b"bad" else SENT
 
 
 def fails_again(broker: Queues, body: bytes) -> None:
@@ -330,12 +339,70 @@ def test_another_topic_goes_on_behind_a_refused_one(
     for body in (b"a", b"b"):
         broker.put("post-dead", body)
     drain_all(post, now)
-    bad = PublishOutcome(kind=OutcomeKind.REFUSED, detail="too large")
-    broker.answer = lambda message: bad if message.body == b"bad" else SENT
+    broker.answer = refuse_bad
 
     run(redrive(operator, now, ordered=True), now)
 
     assert (sent_to(broker), sent_to(broker, "post")) == ([], [b"a", b"b"])
+
+
+def test_a_topic_is_stuck_in_later_slices_and_another_one_goes_on(
+    broker: Queues, mail: Topic, operator: Principal, now: datetime
+) -> None:
+    post = topic_on_queues(now, name="post")
+    for to_mail, to_post in ((b"bad", b"a"), (b"2", b"b"), (b"3", b"c")):
+        captured(broker, mail, [to_mail], now)
+        broker.put("post-dead", to_post)
+        drain_all(post, now)
+    broker.answer = refuse_bad
+    operation = redrive(operator, now, ordered=True)
+    is_over = False
+
+    def end_slice() -> datetime:
+        return now + 2 * running.SLICE if is_over else now
+
+    class OneClaim(RoutingPublisher):
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
+            nonlocal is_over
+            is_over = True
+            return super().publish(messages)
+
+    with OneClaim() as publisher:
+        running.run(
+            operation_id=operation.pk, publisher=publisher, clock=end_slice, most=2
+        )
+    between = counts_of(operation)
+    run(operation, now)
+
+    assert between == {"sent": 1, "refused": 1, "waiting": 4}
+    assert (sent_to(broker), sent_to(broker, "post")) == ([], [b"a", b"b", b"c"])
+    assert counts_of(operation) == {"sent": 3, "refused": 3}
+
+
+@pytest.mark.parametrize("names", [("mail",), ("mail", "post")])
+def test_a_slice_reads_its_stuck_topics_at_a_size_that_does_not_grow(
+    broker: Queues, operator: Principal, now: datetime, names: Sequence[str]
+) -> None:
+    """Many refused messages need no longer statements than a few."""
+    topics = [topic_on_queues(now, name=name) for name in names]
+    broker.answer = refuse_bad
+    lengths = []
+
+    for number in (2, 40):
+        for topic in topics:
+            for body in (b"bad", *[b"behind"] * number):
+                broker.put(f"{topic.name}-dead", body)
+            drain_all(topic, now)
+        operation = redrive(operator, now, ordered=True)
+        run(operation, now)
+        with CaptureQueriesContext(connection) as queries, RoutingPublisher() as by:
+            stuck = OrderedSends(operation, by).stuck_topics
+        lengths.append(sum(len(each["sql"]) for each in queries))
+        assert counts_of(operation)["refused"] > number
+        assert set(stuck) == {topic.pk for topic in topics}
+
+    few, many = lengths
+    assert many - few < 10  # the number of the operation may be longer
 
 
 # --- duplicates

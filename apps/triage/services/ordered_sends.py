@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
+from django.db import connection, transaction
+
 from apps.brokers import adapter_contract
 from apps.brokers.services.topics_and_routing_publisher import RoutingPublisher
-from apps.poison.models import Redrive
+from apps.core.queryset_sql import read_by_index
+from apps.poison.models import ItemWindow
 from apps.poison.states import RedriveOutcome
-from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
+from apps.triage.services.operation_redirects import targets_of
 from apps.triage.services.redrive_message_building import OutboundMessage, outcome_of
 
 KEPT_BACK = adapter_contract.PublishOutcome(
@@ -22,6 +25,27 @@ KEPT_BACK = adapter_contract.PublishOutcome(
 TRY_AGAIN = (adapter_contract.OutcomeKind.UNKNOWN, adapter_contract.OutcomeKind.UNSENT)
 
 TopicId = int
+
+# Behind a refused message the rest of its topic counts as refused, so they may be many:
+# only their topics leave Postgres. OFFSET 0 makes it look up each row, whatever it
+# knows of the tables.
+_REFUSED_TOPICS = """
+SELECT DISTINCT refused.topic_id
+FROM poison_window own
+CROSS JOIN LATERAL (
+    SELECT poison_id FROM triage_selected_item
+    WHERE operation_id = own.operation
+      AND number >= own.first AND number < own.first + own.items
+    OFFSET 0
+) item
+CROSS JOIN LATERAL (
+    SELECT topic_id FROM poison_redrive
+    WHERE poison_id = item.poison_id AND operation = own.operation
+      AND outcome = 'refused'
+    OFFSET 0
+) refused
+WHERE own.operation = %s AND own.refused > 0
+"""
 
 
 class OrderedSends:
@@ -75,14 +99,21 @@ class OrderedSends:
 
 
 def _refused_topics(operation: Operation) -> set[TopicId]:
-    """Return the topics in which a message of an earlier run was refused."""
-    refused = standings_of(
-        operation, standings=[RedriveOutcome.REFUSED], limit=operation.total
-    )
-    sends = Redrive.objects.filter(
-        poison__in=[item.poison for item in refused], operation=operation.pk
-    )
-    return set(sends.values_list("topic", flat=True).distinct())
+    """Return the topics in which a message of an earlier run was refused.
+
+    Where all messages are sent to one topic, the counts of windows tell it.
+    """
+    refused = ItemWindow.objects.filter(operation=operation.pk, refused__gt=0)
+    if not refused.exists():
+        return set()
+    source_topics = (operation.breakdown or {}).get("topic_ids") or ()
+    targets = targets_of(operation, source_topics)
+    if len(targets) == 1:
+        return targets
+    with transaction.atomic(), connection.cursor() as cursor:
+        read_by_index()
+        cursor.execute(_REFUSED_TOPICS, [operation.pk])
+        return {topic for (topic,) in cursor.fetchall()}
 
 
 def _topic_id(message: OutboundMessage) -> TopicId:
