@@ -6,6 +6,7 @@ was; the address of a stored outbox is not shown, and stays where nothing is typ
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +14,7 @@ from enum import StrEnum
 from typing import Self
 
 from django import forms
+from django.core.signing import Signer
 from django.http import QueryDict
 
 from apps.brokers import sealed_addresses
@@ -60,13 +62,16 @@ class RowsForm(forms.Form):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutboxForm:
-    """An outbox as typed into the form; `version` is the one that it was made of."""
+    """An outbox as typed into the form; `version` is the one that it was made of.
+
+    `inspected` is the mark of the tables whose faults the page showed.
+    """
 
     name: str = ""
     texts: Mapping[str, str]
     version: int | None = None
     reason: str = ""
-    is_inspected: bool = False
+    inspected: str = ""
 
     @classmethod
     def empty(cls) -> Self:
@@ -91,8 +96,13 @@ class OutboxForm:
             texts=declared.typed(SETTINGS, data),
             version=version_in(data),
             reason=reason_in(data),
-            is_inspected="inspected" in data,
+            inspected=data.get("inspected", ""),
         )
+
+    def mark(self, principal: Principal) -> str:
+        """Sign the place of the tables: faults were shown of these, to this person."""
+        place = json.dumps([self.texts["url"], self.texts["schema"]])
+        return Signer(salt=f"tables looked at by {principal.actor}").signature(place)
 
     def findings(self) -> list[Finding]:
         """List what is wrong with a new outbox's tables.

@@ -33,6 +33,10 @@ from poisonguard.outbox.sweeping.inspection import Finding
 
 API = "/api/v1/outboxes"
 DECISIONS = {"send": row_decisions.send_row, "drop": row_decisions.drop_row}
+TABLES_CHANGED = (
+    "The address or the schema is not the one whose tables you looked at: nothing was"
+    " added, and this is wrong with the tables that stand in the form now."
+)
 DECIDED = {
     "send": "Row {} will be sent within a second.",
     "drop": "Row {} is dropped. It stays in its table.",
@@ -104,15 +108,18 @@ def inspect(request: SignedIn, outbox_id: int) -> HttpResponse:
 def new(request: SignedIn) -> HttpResponse:
     """Show the form of a new outbox; a POST adds it.
 
-    What is wrong with its tables is shown once, before it is added all the same.
+    What is wrong with its tables is shown before it is added all the same; and again
+    where the form names other tables by then.
     """
     if request.method != "POST":
         return _form(request, OutboxForm.empty())
     form = OutboxForm.read(request.POST)
     try:
-        findings = [] if form.is_inspected else form.findings()
+        is_inspected = form.inspected == form.mark(request.user.principal)
+        findings = [] if is_inspected else form.findings()
         if findings:
-            return _form(request, form, findings=findings)
+            changed = Refused(TABLES_CHANGED) if form.inspected else None
+            return _form(request, form, findings=findings, wrong=changed)
         outbox = form.add(request.user.principal, now=clock.now())
     except (Invalid, Refused, Unavailable) as wrong:
         return _form(request, form, wrong=wrong)
@@ -254,6 +261,7 @@ def _form(
         "form": form,
         "outbox": outbox,
         "findings": findings,
+        "mark": form.mark(request.user.principal),
         "brokers": outboxes.broker_names(),
         "wrong": wrong,
         "wrong_at": field,

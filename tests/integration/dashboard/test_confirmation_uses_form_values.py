@@ -15,9 +15,12 @@ from django.test import Client
 
 from apps.audit.models import Entry
 from apps.bookmarks.models import Mark
+from apps.brokers import sealed_addresses
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
 from apps.dashboard.selectors import operation_previews
+from apps.outbox.models import Outbox
+from apps.outbox.outbox_fields import SETTINGS
 from apps.poison.models import Skip
 from apps.poison.services import redrive_confirmations_by_token
 from apps.poison.skip_addition_and_removal import OVERBROAD_AFTER
@@ -27,10 +30,15 @@ from apps.triage.services import previews
 from tests.failure_report_builders import drop, poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.page_forms import PageForm, form_on
+from tests.integration.outbox.conftest import broker_address, outbox, outbox_database
+from tests.integration.outbox.outbox_builders import events
 from tests.position_opening_and_settling import opened, settle, update
+from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
 from tests.triage_operation_runner import redriven
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+__all__ = ["broker_address", "outbox", "outbox_database"]
 
 REASON = "the invoice service is mended"
 Preview = Callable[[], PageForm]
@@ -111,6 +119,18 @@ def tee(admin: Client, orders: Topic) -> PageForm:
     return form_on(response, button="Tee orders-poison")
 
 
+@pytest.fixture
+def new_outbox(
+    admin: Client, outbox: OutboxTables, broker: object, now: datetime
+) -> PageForm:
+    outbox.drop_unique_index()
+    events()
+    form = form_on(admin.get("/outboxes/new"), button="Look at its tables")
+    url = f"{outbox.dsn}?sslmode=disable"
+    response = form.press(admin, name="shop", url=url, broker="events")
+    return form_on(response, button="Add it all the same")
+
+
 FIELDS = {
     "requeue": {
         *("target_topic", "ordered", "reason"),
@@ -126,6 +146,10 @@ FIELDS = {
     "broker_removal": {"reason"},
     "topic_removal": {"reason"},
     "tee": {"reason", "tee_queue"},
+    "new_outbox": {
+        *("name", "reason"),
+        *(setting.name for setting in SETTINGS if setting.name != "is_paused"),
+    },
 }
 
 
@@ -470,3 +494,47 @@ def test_a_tee_copies_to_the_queue_that_stands_in_the_form(
     assert (refused.status_code, done.status_code) == (422, 302)
     assert (lane.mode, lane.tee_queue) == ("tee", "copies")
     assert Entry.objects.latest("seq").reason == REASON
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("url", "postgresql://sweeper:sesame@127.0.0.1:1/shop"), ("schema", "elsewhere")],
+)
+def test_an_outbox_of_other_tables_than_were_looked_at_is_looked_at_first(
+    admin: Client, new_outbox: PageForm, field: str, value: str
+) -> None:
+    refused = new_outbox.press(admin, reason=REASON, **{field: value})
+    number = Outbox.objects.count()
+    again = form_on(refused, button="Add it all the same")
+    done = again.press(admin)
+
+    assert (refused.status_code, number, done.status_code) == (409, 0, 302)
+    assert "is not the one whose tables you looked at" in refused.content.decode()
+    assert (again.values[field], again.values["reason"]) == (value, REASON)
+    added = Outbox.objects.get()
+    assert sealed_addresses.reveal(added.url) == again.values["url"]
+    assert added.schema == again.values["schema"]
+    assert Entry.objects.latest("seq").reason == REASON
+
+
+def test_an_outbox_has_what_stands_in_the_form_beside_the_faults_of_its_tables(
+    admin: Client, new_outbox: PageForm
+) -> None:
+    changes = {"name": "store", "window": "77"}
+
+    done = new_outbox.press(admin, reason=REASON, **changes)
+
+    added = Outbox.objects.get()
+    assert done.status_code == 302
+    assert (added.name, added.window) == ("store", 77)
+    assert Entry.objects.latest("seq").reason == REASON
+
+
+def test_faults_that_another_person_looked_at_are_shown_first(
+    new_outbox: PageForm, sign_in: SignIn
+) -> None:
+    refused = new_outbox.press(sign_in(Role.ADMIN))
+
+    assert refused.status_code == 409
+    assert "What is wrong with its tables" in refused.content.decode()
+    assert not Outbox.objects.exists()
