@@ -22,7 +22,7 @@ from apps.dashboard.selectors import operation_previews
 from apps.outbox.models import Outbox
 from apps.outbox.outbox_fields import SETTINGS
 from apps.poison.models import Skip
-from apps.poison.services import redrive_confirmations_by_token
+from apps.poison.services.redrive_confirmations_by_token import confirm
 from apps.poison.skip_addition_and_removal import OVERBROAD_AFTER
 from apps.team.rights import Role
 from apps.triage.models import Operation
@@ -63,6 +63,15 @@ def preview_of(client: Client, verb: str, *, button: str, **form: Any) -> PageFo
 
 @pytest.fixture
 def requeue(admin: Client, parking: Topic, now: datetime) -> PageForm:
+    ids = [poison.pk for poison in poisons(now, 2)]
+    return preview_of(admin, "redrive", ids=ids, button="Requeue 2 messages")
+
+
+@pytest.fixture
+def answered_requeue(admin: Client, parking: Topic, now: datetime) -> PageForm:
+    """Return a requeue's form where consumers have confirmed a redrive before."""
+    (handled,) = poisons(now, 1)
+    confirm(tokens=[(redriven(handled, now), "orders")], now=now)
     ids = [poison.pk for poison in poisons(now, 2)]
     return preview_of(admin, "redrive", ids=ids, button="Requeue 2 messages")
 
@@ -135,6 +144,10 @@ FIELDS = {
     "requeue": {
         *("target_topic", "ordered", "reason"),
         *("rate", "ramped", "steps", "wait", "came_back"),
+    },
+    "answered_requeue": {
+        *("target_topic", "ordered", "reason"),
+        *("rate", "ramped", "steps", "wait", "came_back", "asks", "confirmed"),
     },
     "dropping": {"reason", "typed"},
     "restoring": {"reason"},
@@ -213,6 +226,63 @@ def test_the_typed_limits_survive_a_refusal(admin: Client, requeue: PageForm) ->
 
 
 @pytest.mark.parametrize(
+    ("changes", "percent"),
+    [({}, 95), ({"confirmed": "80"}, 80), ({"asks": "quiet"}, None)],
+)
+def test_a_step_asks_for_the_confirmations_that_the_form_says(
+    admin: Client,
+    answered_requeue: PageForm,
+    changes: dict[str, str],
+    percent: int | None,
+) -> None:
+    answered_requeue.press(admin, "confirm", ramped="1", **changes)
+
+    operation = Operation.objects.confirmed().get()
+    assert operation.ramp
+    assert operation.ramp["confirmed"] == percent
+
+
+@pytest.mark.parametrize(
+    ("changes", "percent"),
+    [
+        ({"asks": "confirmed", "confirmed": "80"}, 80),
+        ({"asks": "quiet", "confirmed": "80"}, None),
+    ],
+)
+def test_what_a_step_asks_for_survives_a_refusal(
+    admin: Client,
+    answered_requeue: PageForm,
+    changes: dict[str, str],
+    percent: int | None,
+) -> None:
+    refused = answered_requeue.press(
+        admin, "confirm", ramped="1", ordered="1", **changes
+    )
+    form = form_on(refused, button="Requeue 2 messages")
+    done = form.press(admin, "confirm")
+
+    assert (refused.status_code, done.status_code) == (409, 302)
+    assert form.values["asks"] == changes["asks"]
+    operation = Operation.objects.confirmed().get()
+    assert operation.ramp
+    assert operation.ramp["confirmed"] == percent
+
+
+@pytest.mark.parametrize("percent", ["0", "101", "many"])
+def test_an_impossible_percentage_is_refused_and_what_was_typed_stays(
+    admin: Client, answered_requeue: PageForm, percent: str
+) -> None:
+    refused = answered_requeue.press(
+        admin, "confirm", ramped="1", asks="quiet", confirmed=percent
+    )
+
+    form = form_on(refused, button="Requeue 2 messages")
+    assert refused.status_code == 422
+    assert (form.values["asks"], form.values["confirmed"]) == ("quiet", percent)
+    assert not Operation.objects.confirmed().exists()
+
+
+@pytest.mark.parametrize(
     ("field", "value", "why"),
     [
         ("rate", "0", "Ensure this value is greater than or equal to 1."),
@@ -250,7 +320,7 @@ def confirming(orders: Topic, now: datetime) -> None:
     """Let the consumers of `orders` confirm a requeue."""
     (poison,) = poisons(now, 1)
     token = redriven(poison, now)
-    redrive_confirmations_by_token.confirm(tokens=[(token, "orders")], now=now)
+    confirm(tokens=[(token, "orders")], now=now)
 
 
 def test_the_page_offers_confirmations_only_for_what_goes_to_its_own_topic(
