@@ -17,14 +17,16 @@ NOT_FILLED_IN = frozenset({"hidden", "submit"})
 class PageForm:
     """The form around a button: its address, its fields, and the visible ones.
 
-    `values` are what a browser sends for the page as it is; one that is not ticked, or
-    has nothing chosen, is missing there but is in `visible`.
+    `templates` are those of its page. `values` are what a browser sends for the page as
+    it is; one that is not ticked, or has nothing chosen, is missing there but is in
+    `visible`.
     """
 
     action: str = ""
     values: dict[str, str] = field(default_factory=dict)
     visible: set[str] = field(default_factory=set)
     buttons: list[Attributes] = field(default_factory=list)
+    templates: frozenset[str] = frozenset()
 
     def press(self, client: Client, act: str | None = None, **changes: str) -> Any:
         """Send the form with these fields changed; "" in a tick box unticks it."""
@@ -92,5 +94,7 @@ def form_on(response: Any, *, button: str) -> PageForm:
         if button in piece.partition("</form>")[0]:
             reader = _Reader(response.request["PATH_INFO"])
             reader.feed("<form " + piece)
-            return reader.forms[0]
+            form = reader.forms[0]
+            form.templates = frozenset(each.name for each in response.templates)
+            return form
     raise AssertionError(f"no form has a button {button!r}: {page}")

@@ -2,36 +2,47 @@
 
 Each field of each form that previews is changed, and its button is pressed: what the
 form says is done, or nothing is, and a fresh preview keeps the reason that was typed.
+A template that previews has its forms here: `FORMS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.test import Client
 
 from apps.audit.models import Entry
+from apps.audit.services import Action
 from apps.bookmarks.models import Mark
 from apps.brokers import sealed_addresses
 from apps.brokers.models import Broker, Topic
-from apps.capture.models import Lane
+from apps.capture.models import Lane, Mode
 from apps.dashboard.selectors import operation_previews
 from apps.outbox.models import Outbox
 from apps.outbox.outbox_fields import SETTINGS
 from apps.poison.models import Skip
 from apps.poison.services.redrive_confirmations_by_token import confirm
 from apps.poison.skip_addition_and_removal import OVERBROAD_AFTER
-from apps.team.rights import Role
+from apps.redelivery.models import Delivery, Endpoint
+from apps.team.models import ApiKey
+from apps.team.rights import Role, Scope
+from apps.team.services import create_api_key
 from apps.triage.models import Operation
+from apps.triage.operation_states import VERBS, ItemKindName, Verb
 from apps.triage.services import previews
 from tests.failure_report_builders import drop, poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.page_forms import PageForm, form_on
+from tests.integration.dashboard.test_operations_on_deliveries_pages import stored
 from tests.integration.outbox.conftest import broker_address, outbox, outbox_database
-from tests.integration.outbox.outbox_builders import events
+from tests.integration.outbox.outbox_builders import ADMIN, events, outbox_at
+from tests.integration.outbox.test_row_decisions import quarantined
+from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint
 from tests.position_opening_and_settling import opened, settle, update
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
 from tests.triage_operation_runner import redriven
@@ -92,6 +103,58 @@ def restoring(admin: Client, now: datetime) -> PageForm:
 
 
 @pytest.fixture
+def giving_back(admin: Client, orders: Topic, now: datetime) -> PageForm:
+    poisons(now, 2)
+    response = admin.post("/operations/preview", {"give_back": "orders"}, follow=True)
+    return form_on(response, button='value="confirm"')
+
+
+def preview_of_deliveries(client: Client, verb: str, state: str) -> PageForm:
+    confirming = 'value="confirm"'
+    return preview_of(client, verb, of="deliveries", state=state, button=confirming)
+
+
+@pytest.fixture
+def trying_now(admin: Client) -> PageForm:
+    stored(endpoint(), 2)
+    return preview_of_deliveries(admin, "try_now", "waiting")
+
+
+@pytest.fixture
+def giving_up(admin: Client, monkeypatch: pytest.MonkeyPatch) -> PageForm:
+    monkeypatch.setattr(operation_previews, "MANY", 1)
+    stored(endpoint(), 2)
+    return preview_of_deliveries(admin, "give_up", "waiting")
+
+
+@pytest.fixture
+def restoring_deliveries(admin: Client) -> PageForm:
+    stored(endpoint(retries=0, at_end="drop"), 2)
+    return preview_of_deliveries(admin, "restore", "dropped")
+
+
+def decision_on_one(client: Client, verb: str, **settings: Any) -> PageForm:
+    (delivery,) = stored(endpoint(**settings), 1)
+    chosen = {"verb": verb, "ids": [delivery]}
+    return form_on(client.post("/deliveries/decide", chosen), button='name="confirm"')
+
+
+@pytest.fixture
+def retrying_one(admin: Client) -> PageForm:
+    return decision_on_one(admin, "retry")
+
+
+@pytest.fixture
+def giving_up_one(admin: Client) -> PageForm:
+    return decision_on_one(admin, "give_up")
+
+
+@pytest.fixture
+def restoring_one(admin: Client) -> PageForm:
+    return decision_on_one(admin, "restore", retries=0, at_end="drop")
+
+
+@pytest.fixture
 def skip(admin: Client, orders: Topic, now: datetime) -> PageForm:
     # Enough messages that a rule which matches all of them must be ticked.
     poisons(now, OVERBROAD_AFTER, headers=[("tenant", b"acme")])
@@ -123,9 +186,58 @@ def topic_removal(admin: Client) -> PageForm:
 
 
 @pytest.fixture
+def endpoint_removal(admin: Client) -> PageForm:
+    path = f"/endpoints/{endpoint().pk}/remove"
+    return form_on(admin.get(path), button="Remove stock-quote")
+
+
+@pytest.fixture
+def outbox_removal(admin: Client, outbox: OutboxTables, broker: object) -> PageForm:
+    path = f"/outboxes/{outbox_at(outbox.dsn).pk}/remove"
+    return form_on(admin.get(path), button="Remove shop")
+
+
+@pytest.fixture
+def key_revocation(admin: Client, now: datetime) -> PageForm:
+    create_api_key(name="ci", scopes=[Scope.POISONS_READ], actor=ADMIN.actor, now=now)
+    path = f"/keys/{ApiKey.objects.get().pk}/revoke"
+    return form_on(admin.get(path), button="Revoke ci")
+
+
+def mode_form(client: Client, topic: Topic, mode: Mode) -> PageForm:
+    response = client.get(f"/topics/{topic.pk}/mode?mode={mode}")
+    return form_on(response, button=f"{mode.capitalize()} orders-poison")
+
+
+@pytest.fixture
 def tee(admin: Client, orders: Topic) -> PageForm:
-    response = admin.get(f"/topics/{orders.pk}/mode?mode=tee")
-    return form_on(response, button="Tee orders-poison")
+    return mode_form(admin, orders, Mode.TEE)
+
+
+@pytest.fixture
+def observing(admin: Client, orders: Topic) -> PageForm:
+    return mode_form(admin, orders, Mode.OBSERVE)
+
+
+@pytest.fixture
+def capturing(admin: Client, orders: Topic) -> PageForm:
+    Lane.objects.update(mode=Mode.OBSERVE)
+    return mode_form(admin, orders, Mode.CAPTURE)
+
+
+def row_form(client: Client, outbox: OutboxTables, act: str) -> PageForm:
+    path = f"/outboxes/{outbox_at(outbox.dsn).pk}/rows/{quarantined(outbox)}/{act}"
+    return form_on(client.get(path), button=f"{act.capitalize()} row")
+
+
+@pytest.fixture
+def sending_a_row(admin: Client, outbox: OutboxTables, broker: object) -> PageForm:
+    return row_form(admin, outbox, "send")
+
+
+@pytest.fixture
+def dropping_a_row(admin: Client, outbox: OutboxTables, broker: object) -> PageForm:
+    return row_form(admin, outbox, "drop")
 
 
 @pytest.fixture
@@ -140,39 +252,89 @@ def new_outbox(
     return form_on(response, button="Add it all the same")
 
 
-FIELDS = {
-    "requeue": {
-        *("target_topic", "ordered", "reason"),
-        *("rate", "ramped", "steps", "wait", "came_back"),
-    },
-    "answered_requeue": {
-        *("target_topic", "ordered", "reason"),
-        *("rate", "ramped", "steps", "wait", "came_back", "asks", "confirmed"),
-    },
-    "dropping": {"reason", "typed"},
-    "restoring": {"reason"},
-    "skip": {
-        *("topic", "by", "where", "value", "consumer_group", "handler_version"),
-        *("lives", "everything", "reason"),
-    },
-    "move": {"reason", "fence"},
-    "broker_removal": {"reason"},
-    "topic_removal": {"reason"},
-    "tee": {"reason", "tee_queue"},
-    "new_outbox": {
-        *("name", "reason"),
-        *(setting.name for setting in SETTINGS if setting.name != "is_paused"),
-    },
+OPERATION = "operations/_live_preview.html"
+DELIVERIES = "deliveries/decision_confirmation.html"
+ROW = "outboxes/decision_confirmation.html"
+LANE_MODE = "topics/lane_mode_confirmation.html"
+REQUEUE = {
+    *("target_topic", "ordered", "reason"),
+    *("rate", "ramped", "steps", "wait", "came_back"),
 }
+SKIP = {
+    *("topic", "by", "where", "value", "consumer_group", "handler_version"),
+    *("lives", "everything", "reason"),
+}
+NEW_OUTBOX = {
+    *("name", "reason"),
+    *(setting.name for setting in SETTINGS if setting.name != "is_paused"),
+}
+# The template of each form, and its fields.
+FORMS = {
+    "requeue": (OPERATION, REQUEUE),
+    "answered_requeue": (OPERATION, REQUEUE | {"asks", "confirmed"}),
+    "dropping": (OPERATION, {"reason", "typed"}),
+    "restoring": (OPERATION, {"reason"}),
+    "giving_back": (OPERATION, {"reason"}),
+    "trying_now": (OPERATION, {"reason", "rate"}),
+    "giving_up": (OPERATION, {"reason", "typed"}),
+    "restoring_deliveries": (OPERATION, {"reason", "rate"}),
+    "retrying_one": (DELIVERIES, {"reason"}),
+    "giving_up_one": (DELIVERIES, {"reason"}),
+    "restoring_one": (DELIVERIES, {"reason"}),
+    "skip": ("skips/new.html", SKIP),
+    "move": ("consumer_positions/move_confirmation.html", {"reason", "fence"}),
+    "broker_removal": ("brokers/remove.html", {"reason"}),
+    "topic_removal": ("topics/remove.html", {"reason"}),
+    "endpoint_removal": ("endpoints/remove.html", {"reason"}),
+    "outbox_removal": ("outboxes/remove.html", {"reason"}),
+    "key_revocation": ("api_keys/revoke.html", set[str]()),
+    "tee": (LANE_MODE, {"reason", "tee_queue"}),
+    "observing": (LANE_MODE, {"reason"}),
+    "capturing": (LANE_MODE, {"reason"}),
+    "sending_a_row": (ROW, {"reason"}),
+    "dropping_a_row": (ROW, {"reason"}),
+    "new_outbox": ("outboxes/form.html", NEW_OUTBOX),
+}
+OPERATIONS = {
+    "requeue": (ItemKindName.POISON, Verb.REDRIVE),
+    "dropping": (ItemKindName.POISON, Verb.DROP),
+    "restoring": (ItemKindName.POISON, Verb.RESTORE),
+    "giving_back": (ItemKindName.POISON, Verb.GIVE_BACK),
+    "trying_now": (ItemKindName.DELIVERY, Verb.TRY_NOW),
+    "giving_up": (ItemKindName.DELIVERY, Verb.GIVE_UP),
+    "restoring_deliveries": (ItemKindName.DELIVERY, Verb.RESTORE),
+}
+REMOVALS = [name for name in FORMS if name.endswith("_removal")]
+# A page that asks before it acts says so, or has the focus on its Cancel.
+SIGNS = ("othing has been done yet", "autofocus>Cancel")
 
 
-@pytest.mark.parametrize("name", FIELDS)
+def test_every_template_that_previews_has_a_form_here() -> None:
+    folder = Path(settings.TEMPLATES[0]["DIRS"][0])
+    previewing = {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*.html")
+        if any(sign in path.read_text() for sign in SIGNS)
+    }
+
+    assert previewing == {template for template, _ in FORMS.values()}
+
+
+def test_every_operation_has_a_form_here() -> None:
+    verbs = {(kind, verb) for kind, verbs in VERBS.items() for verb in verbs}
+
+    assert set(OPERATIONS.values()) == verbs
+
+
+@pytest.mark.parametrize("name", FORMS)
 def test_every_field_of_the_form_has_a_test_here(
     name: str, request: pytest.FixtureRequest
 ) -> None:
+    template, fields = FORMS[name]
     form: PageForm = request.getfixturevalue(name)
 
-    assert form.visible == FIELDS[name]
+    assert form.visible == fields
+    assert template in form.templates
 
 
 @pytest.mark.parametrize(
@@ -408,8 +570,8 @@ def test_an_order_that_the_chosen_topic_does_not_keep_is_refused_beside_the_fiel
     assert form.values["reason"] == REASON
 
 
-@pytest.mark.parametrize("name", ["requeue", "dropping", "restoring"])
-def test_the_reason_that_stands_in_the_form_is_the_operations(
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_does_what_its_form_says_for_the_reason_that_stands_there(
     admin: Client, name: str, request: pytest.FixtureRequest
 ) -> None:
     form: PageForm = request.getfixturevalue(name)
@@ -417,21 +579,42 @@ def test_the_reason_that_stands_in_the_form_is_the_operations(
     done = form.press(admin, "confirm", reason=REASON, typed="2")
 
     assert done.status_code == 302, done.content
-    assert Operation.objects.confirmed().latest("pk").reason == REASON
+    operation = Operation.objects.confirmed().latest("pk")
+    assert (operation.kind, operation.verb) == OPERATIONS[name]
+    assert (operation.reason, operation.will_act) == (REASON, 2)
 
 
-def test_a_drop_with_another_number_typed_is_refused_and_the_reason_survives(
-    admin: Client, dropping: PageForm
+@pytest.mark.parametrize("name", ["trying_now", "restoring_deliveries"])
+def test_deliveries_are_tried_as_fast_as_the_form_says(
+    admin: Client, name: str, now: datetime, request: pytest.FixtureRequest
 ) -> None:
-    refused = dropping.press(admin, "confirm", reason=REASON, typed="3")
+    form: PageForm = request.getfixturevalue(name)
+
+    wrong = form.press(admin, "confirm", rate="0")
+    typed = form_on(wrong, button='value="confirm"').values["rate"]
+    Operation.objects.previews().update(expires_at=now)
+    refused = form.press(admin, "confirm", rate="7")
+    form_on(refused, button='value="confirm"').press(admin, "confirm")
+
+    assert (wrong.status_code, typed, refused.status_code) == (422, "0", 409)
+    assert Operation.objects.confirmed().get().rate == 7
+
+
+@pytest.mark.parametrize("name", ["dropping", "giving_up"])
+def test_another_number_than_the_previewed_is_refused_and_the_reason_survives(
+    admin: Client, name: str, request: pytest.FixtureRequest
+) -> None:
+    form: PageForm = request.getfixturevalue(name)
+
+    refused = form.press(admin, "confirm", reason=REASON, typed="3")
 
     assert refused.status_code == 422
-    form = form_on(refused, button="Drop 2 messages")
+    form = form_on(refused, button='value="confirm"')
     assert form.values["reason"] == REASON
     assert not Operation.objects.confirmed().exists()
 
 
-@pytest.mark.parametrize("name", ["requeue", "dropping", "restoring"])
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_an_expired_preview_is_refused_with_a_fresh_one_that_keeps_the_reason(
     admin: Client, name: str, now: datetime, request: pytest.FixtureRequest
 ) -> None:
@@ -439,7 +622,7 @@ def test_an_expired_preview_is_refused_with_a_fresh_one_that_keeps_the_reason(
     Operation.objects.previews().update(expires_at=now)
 
     refused = form.press(admin, "confirm", reason=REASON, typed="2")
-    new_form = form_on(refused, button=" 2 messages</button>")
+    new_form = form_on(refused, button='value="confirm"')
     done = new_form.press(admin, "confirm", typed="2")
 
     assert (refused.status_code, done.status_code) == (409, 302)
@@ -525,7 +708,7 @@ def test_a_move_needs_the_fence_of_a_holder_at_work_and_keeps_the_reason(
     assert Entry.objects.latest("seq").reason == REASON
 
 
-@pytest.mark.parametrize("name", ["broker_removal", "topic_removal"])
+@pytest.mark.parametrize("name", REMOVALS)
 def test_a_removal_has_the_reason_that_stands_in_the_form(
     admin: Client, name: str, request: pytest.FixtureRequest
 ) -> None:
@@ -534,6 +717,89 @@ def test_a_removal_has_the_reason_that_stands_in_the_form(
     done = form.press(admin, reason=REASON)
 
     assert done.status_code == 302
+    assert Entry.objects.latest("seq").reason == REASON
+
+
+@pytest.mark.parametrize("name", ["endpoint_removal", "outbox_removal"])
+def test_a_reason_that_is_too_long_removes_nothing_and_stays(
+    admin: Client, name: str, request: pytest.FixtureRequest
+) -> None:
+    form: PageForm = request.getfixturevalue(name)
+
+    refused = form.press(admin, reason="r" * 10_000)
+
+    again = form_on(refused, button="Remove")
+    assert refused.status_code == 422
+    assert again.values["reason"] == "r" * 10_000
+    assert Endpoint.objects.count() + Outbox.objects.count() == 1
+
+
+def test_a_key_is_revoked_as_its_page_says(
+    admin: Client, key_revocation: PageForm
+) -> None:
+    assert key_revocation.press(admin).status_code == 302
+    assert ApiKey.objects.get().revoked_at
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("retrying_one", "waiting"),
+        ("giving_up_one", "given_up"),
+        ("restoring_one", "waiting"),
+    ],
+)
+def test_a_decision_on_a_delivery_has_the_reason_that_stands_in_the_form(
+    admin: Client, name: str, state: str, request: pytest.FixtureRequest
+) -> None:
+    form: PageForm = request.getfixturevalue(name)
+
+    done = form.press(admin, confirm="1", reason=REASON)
+
+    assert (done.status_code, Delivery.objects.get().state) == (302, state)
+    assert Entry.objects.latest("seq").reason == REASON
+
+
+@pytest.mark.parametrize(
+    ("name", "action", "column"),
+    [
+        ("sending_a_row", Action.OUTBOX_ROW_RELEASED, "released_at"),
+        ("dropping_a_row", Action.OUTBOX_ROW_DROPPED, "dropped_at"),
+    ],
+)
+def test_a_decision_on_a_row_has_the_reason_that_stands_in_the_form(
+    *,
+    admin: Client,
+    outbox: OutboxTables,
+    name: str,
+    action: Action,
+    column: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    form: PageForm = request.getfixturevalue(name)
+
+    done = form.press(admin, reason=REASON)
+
+    entry = Entry.objects.latest("seq")
+    assert (done.status_code, outbox.count(f"{column} IS NOT NULL")) == (302, 1)
+    assert (entry.action, entry.reason) == (action, REASON)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [("observing", "observe"), ("capturing", "capture")]
+)
+def test_a_lane_has_the_mode_and_reason_that_stand_in_the_form(
+    admin: Client, name: str, mode: str, request: pytest.FixtureRequest
+) -> None:
+    form: PageForm = request.getfixturevalue(name)
+    Topic.objects.update(dead_letter_queue="orders-errors")
+
+    refused = form.press(admin, reason=REASON)
+    mode_before = Lane.objects.get().mode
+    done = form_on(refused, button=" orders-errors").press(admin)
+
+    assert (refused.status_code, done.status_code) == (422, 302)
+    assert (mode_before != mode, Lane.objects.get().mode) == (True, mode)
     assert Entry.objects.latest("seq").reason == REASON
 
 
