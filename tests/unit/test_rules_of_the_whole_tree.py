@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from poisonweb.env import KNOWN
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("poisonweb", "apps", "sdk")
+KINDS_OF_LAYERS = ("models", "querysets", "services", "states")
 OPEN_TO_ALL = {
     *("healthz", "readyz", "sign-in", "sign-in/code"),
     *("sign-in/provider", "sign-in/provider/callback"),
@@ -70,6 +72,25 @@ def test_the_import_contracts_hold() -> None:
     )
 
     assert done.returncode == 0, done.stdout
+
+
+def test_each_optional_layer_is_a_module_and_modules_of_its_kinds_are_layers() -> None:
+    """A renamed module would be in no layer: the contract would hold for nothing."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    (contract,) = (
+        each
+        for each in contracts["importlinter"]["contracts"]
+        if "(models)" in each.get("layers", ())
+    )
+    layers = set(re.findall(r"\((\w+)\)", " ".join(contract["layers"])))
+    modules = {
+        path.stem
+        for container in contract["containers"]
+        for path in ROOT.joinpath(*container.split(".")).iterdir()
+    }
+
+    assert layers - modules == set()
+    assert {name for name in modules if name.endswith(KINDS_OF_LAYERS)} <= layers
 
 
 def test_nothing_but_its_adapter_knows_a_broker_by_name() -> None:
