@@ -1,4 +1,1 @@
-"""Describe `response_dicts` and the contract for the OpenAPI schema.
-
-These serializers parse and render nothing; the tests compare every answer with them.
-"""
+"""Parse, validate, render and describe each field of the API, declared once."""
