@@ -38,9 +38,12 @@ from apps.api.serializers import (
     triage_operations,
 )
 from apps.api.serializers.problem_details import Problem, StaleProblem
-from apps.audit.filters import PARAMETERS
+from apps.audit import filters as audit_filters
+from apps.audit.services import Action
 from apps.redelivery import delivery_filters
+from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
 from apps.team.rights import Scope
+from poisonguard.contract import NAME_LIMIT, Cause
 from poisonguard.skipping import skip_list_line_format
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -57,9 +60,9 @@ EVENT_STREAM = "text/event-stream"
 REFUSED_KEY = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
-def _text_parameter(name: str, description: str) -> OpenApiParameter:
-    """Describe an API parameter of text for OpenAPI."""
-    return OpenApiParameter(name, str, description=description)
+def _text_parameter(name: str, description: str, **limits: Any) -> OpenApiParameter:
+    """Describe an API parameter of text, and what limits it, for OpenAPI."""
+    return OpenApiParameter(name, {"type": "string", **limits}, description=description)
 
 
 PAGING = (
@@ -70,22 +73,37 @@ PAGING = (
         description=f"1 to {MOST_LIMIT}; {DEFAULT_LIMIT} if left out",
     ),
 )
+_AUDIT_LIMITS: dict[str, dict[str, Any]] = {
+    "actor": {"maxLength": audit_filters.TEXT_LIMIT},
+    "action": {"enum": sorted(Action)},
+    "subject": {"maxLength": audit_filters.TEXT_LIMIT},
+}
 AUDIT_FILTERS = tuple(
-    _text_parameter(name, takes) for name, takes in PARAMETERS.items()
+    _text_parameter(name, takes, **_AUDIT_LIMITS.get(name, {}))
+    for name, takes in audit_filters.PARAMETERS.items()
 )
+_DELIVERY_LIMITS: dict[str, dict[str, Any]] = {
+    "endpoint": {"maxLength": NAME_LIMIT},
+    "state": {"enum": list(DeliveryState)},
+    "cause": {"enum": list(Cause)},
+}
 DELIVERY_FILTERS = tuple(
-    _text_parameter(name, takes) for name, takes in delivery_filters.PARAMETERS.items()
+    _text_parameter(name, takes, **_DELIVERY_LIMITS.get(name, {}))
+    for name, takes in delivery_filters.PARAMETERS.items()
 )
-OUTBOX_ROW_FILTERS = (
-    _text_parameter("state", "waiting, sent, duplicate, quarantined or dropped"),
-    _text_parameter("message_id", "the whole id"),
-    _text_parameter("topic", "the whole name"),
-    _text_parameter("before", "the `next_before` of an earlier answer"),
-)
+_NAME = {"minLength": 1, "maxLength": NAME_LIMIT}
 FOLLOWED = (
-    OpenApiParameter("topic", str, required=True, many=True, description="their names"),
+    OpenApiParameter(
+        "topic",
+        {
+            "type": "array",
+            "items": {"type": "string", **_NAME},
+        },
+        required=True,
+        description="their names",
+    ),
     _text_parameter(
-        "consumer_group", "its skips and those for all; all skips if left out"
+        "consumer_group", "its skips and those for all; all skips if left out", **_NAME
     ),
     _text_parameter("after", "<epoch>.<revision>, of several topics <epoch>.<r1>,<r2>"),
     OpenApiParameter(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from rest_framework import serializers
 
@@ -14,6 +14,7 @@ from apps.api.serializers.base import (
     Moment,
     Name,
     Number,
+    NumberOfAddress,
     QuerySchema,
     ReasonText,
     RequestSchema,
@@ -36,18 +37,6 @@ SweeperStateName = choice(
     "OutboxState", [*(each.value for each in SweeperState), SILENT]
 )
 RowStateName = choice("OutboxRowState", [each.value for each in RowState])
-
-
-class RowNumber(Text):
-    """The number of a row in a query, where every member is text."""
-
-    default_error_messages: ClassVar = {"number": "send the number of a row"}
-
-    def to_internal_value(self, data: object) -> Any:
-        text = super().to_internal_value(data)
-        if not text.isascii() or not text.isdigit() or int(text) > MOST_ROW_ID:
-            self.fail("number")
-        return text
 
 
 class NewOutbox(RequestSchema[dict[str, Any]]):
@@ -94,19 +83,22 @@ class OutboxRemoval(RequestSchema[dict[str, str]]):
 
 class RowsQuery(QuerySchema[RowFilter]):
     state = RowStateName(**OPTIONAL)
-    message_id = Text(default="", allow_blank=True, max_length=NAME_LIMIT)
-    topic = Text(default="", allow_blank=True, max_length=NAME_LIMIT)
-    before = RowNumber(
-        default=None, max_length=19, help_text="only rows with lower numbers"
+    message_id = Text(
+        default="", allow_blank=True, max_length=NAME_LIMIT, help_text="the whole id"
+    )
+    topic = Text(
+        default="", allow_blank=True, max_length=NAME_LIMIT, help_text="the whole name"
+    )
+    before = NumberOfAddress(
+        **OPTIONAL,
+        min_value=0,
+        max_value=MOST_ROW_ID,
+        help_text="the `next_before` of an earlier answer",
     )
 
     def value_of(self, members: dict[str, Any]) -> RowFilter:
-        state, before = members.pop("state"), members.pop("before")
-        return RowFilter(
-            state=state and RowState(state),
-            before=None if before is None else int(before),
-            **members,
-        )
+        state = members.pop("state")
+        return RowFilter(state=state and RowState(state), **members)
 
 
 class RowDecision(RequestSchema[dict[str, str]]):

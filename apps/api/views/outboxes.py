@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.keyset_pagination import PageWindow
-from apps.api.openapi import OUTBOX_ROW_FILTERS, PAGING, described
+from apps.api.openapi import PAGING, described
 from apps.api.selectors import outboxes
 from apps.api.serializers import outboxes as serializers
 from apps.api.views.base import View, list_response
@@ -127,8 +127,12 @@ class OutboxRowList(View):
         "listOutboxRows",
         "List rows of an outbox, the newest first",
         answer=serializers.OutboxRows,
-        parameters=OUTBOX_ROW_FILTERS,
-        refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY),
+        parameters=[serializers.RowsQuery],
+        refusals=(
+            HTTPStatus.NOT_FOUND,
+            HTTPStatus.CONFLICT,
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+        ),
     )
     def get(self, request: Request, outbox_id: int) -> Response:
         """Reads at most 200 outbox rows in the producer's database, in two seconds."""

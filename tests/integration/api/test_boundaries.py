@@ -303,7 +303,7 @@ def _member_cases(field: Field, body: Any) -> Iterator[Case]:
         members = []
     if "propertyNames" in field.spec:
         names = field.spec["propertyNames"]
-        members = [(name, some, allowed) for _, name, allowed in _texts(names)]
+        members = [(name, some, allowed) for _, name, allowed in text_edges(names)]
     if isinstance(others, dict) and others and own:
         name = next(iter(own))
         inner, is_nullable = resolved(others)
@@ -346,16 +346,16 @@ def edges(field: Field, value: Any) -> Iterator[Edge]:
     for wrong in WRONG[kind]:
         yield f"another type, {wrong!r}", wrong, False
     if kind == "string":
-        yield from _texts(field.spec, TEXTS.get(field.name, letters))
+        yield from text_edges(field.spec, TEXTS.get(field.name, letters))
     if kind in {"integer", "number"}:
-        yield from _numbers(field.spec)
+        yield from number_edges(field.spec)
     if kind == "array":
         yield from _lists(field.spec, value)
     if kind == "object" and field.spec.get("minProperties"):
         yield "no members", {}, False
 
 
-def _texts(spec: Spec, make: Callable[[int], str] = letters) -> Iterator[Edge]:
+def text_edges(spec: Spec, make: Callable[[int], str] = letters) -> Iterator[Edge]:
     if "enum" in spec:
         yield from ((each, each, True) for each in spec["enum"])
         yield "no such value", "no such value", False
@@ -375,7 +375,7 @@ def _texts(spec: Spec, make: Callable[[int], str] = letters) -> Iterator[Edge]:
         yield "text of another form", "?" * least, False
 
 
-def _numbers(spec: Spec) -> Iterator[Edge]:
+def number_edges(spec: Spec) -> Iterator[Edge]:
     for limit, step in (("minimum", -1), ("maximum", 1)):
         if limit in spec:
             yield f"its {limit}", spec[limit], True
