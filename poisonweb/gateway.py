@@ -65,10 +65,11 @@ class GatewayServer(uvicorn.Server):
         """Let the gateway take no more calls; store those not answered in time."""
         application = self._application
         assert application is not None  # noqa: S101 - `startup` was before
-        cut = asyncio.get_running_loop().call_later(CUT_SECONDS, application.cut)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(CUT_SECONDS, application.stop_first_tries)
         await super().shutdown(sockets)
-        cut.cancel()
-        application.cut()
+        timer.cancel()
+        application.stop_first_tries()
         await application.aclose()
 
     def _answer(

@@ -164,7 +164,7 @@ class ScopedSchema(AutoSchema):
         return "\n\n".join(filter(None, [cleandoc(method.__doc__ or ""), scope_note]))
 
 
-def described(
+def describe_call(
     name: str,
     summary: str,
     *,

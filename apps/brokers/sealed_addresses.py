@@ -85,6 +85,6 @@ def is_own_setting(name: str) -> bool:
     return is_ours or name in _OWN_VARIABLES
 
 
-def described(url: str) -> str:
+def storage_of(url: str) -> str:
     """Say where a broker's address is stored, without any part of it."""
     return url if url.startswith(FROM_ENVIRONMENT) else "kept, sealed"

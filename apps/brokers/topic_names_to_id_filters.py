@@ -24,7 +24,7 @@ def matching(patterns: Iterable[str]) -> Q:
     return Q(topic_id__in=list(topics.values_list("pk", flat=True)))
 
 
-def named(name: str) -> Q:
+def by_name(name: str) -> Q:
     """Return a filter of rows of the topic with this exact name: a star is a star."""
     topics = Topic.objects.filter(name=name)
     return Q(topic_id__in=list(topics.values_list("pk", flat=True)))

@@ -31,16 +31,16 @@ class LineFormatter(logging.Formatter):
         """Format a log record and its traceback as one line of limited length."""
         moment = datetime.fromtimestamp(record.created, UTC)
         stamp = moment.isoformat(timespec="milliseconds")
-        message = cut(record.getMessage(), first=LONGEST_MESSAGE)
+        message = shorten(record.getMessage(), first=LONGEST_MESSAGE)
         text = f"{stamp} {record.levelname} {record.name} {message}"
         if record.exc_info:
             half = LONGEST_TRACEBACK // 2
             trace = self.formatException(record.exc_info)
-            text += " " + cut(trace, first=half, last=half)
+            text += " " + shorten(trace, first=half, last=half)
         return text.encode("utf-8", "replace").decode().translate(ESCAPES)
 
 
-def cut(text: str, *, first: int, last: int = 0) -> str:
+def shorten(text: str, *, first: int, last: int = 0) -> str:
     """Cut a long text for the log, and say in it how many characters were cut.
 
     Its `first` characters stay, and its `last` ones.

@@ -99,7 +99,7 @@ def _parameters(purpose: str) -> dict[str, Any]:
 
 
 @contextmanager
-def shared(
+def share_sessions(
     purpose: str, *, most: int, timeout: float = BORROW_TIMEOUT, **settings: str
 ) -> Iterator[None]:
     """Let this process' threads share at most `most` of Django's sessions.

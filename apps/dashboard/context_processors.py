@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from apps.core import clock
 from apps.core.request_id_and_proxy_warning_middleware import request_id
 from apps.dashboard import undo_offer
-from apps.dashboard.preferences import PREFERENCES, chosen
+from apps.dashboard.preferences import PREFERENCES, preferences_from
 from apps.dashboard.selectors import triage_operations
 from apps.dashboard.selectors.triage_operations import UndoOffer
 from apps.team.models import User
@@ -39,7 +39,7 @@ def _undo_offer(request: HttpRequest) -> UndoOffer | None:
 
 def shell(request: HttpRequest) -> dict[str, Any]:
     """Return the variables of each page's frame: preferences, menu, messages."""
-    preferred = chosen(request.COOKIES)
+    preferred = preferences_from(request.COOKIES)
     return {
         "environment": settings.POISONWEB_ENVIRONMENT,
         "request_id": request_id(request),

@@ -19,9 +19,9 @@ class Preference:
         """Return the name of the cookie that stores this display preference."""
         return f"pw_{self.name}"
 
-    def chosen(self, values: Mapping[str, str]) -> str:
+    def value_in(self, cookies: Mapping[str, str]) -> str:
         """Return the preference's value in the cookies; else the default."""
-        value = values.get(self.cookie, "")
+        value = cookies.get(self.cookie, "")
         return value if self.allows(value) else self.options[0][0]
 
     def allows(self, value: str) -> bool:
@@ -57,9 +57,9 @@ PREFERENCES = (
 )
 
 
-def chosen(cookies: Mapping[str, str]) -> dict[str, str]:
+def preferences_from(cookies: Mapping[str, str]) -> dict[str, str]:
     """Return the value of each display preference, by name, from the cookies."""
-    return {each.name: each.chosen(cookies) for each in PREFERENCES}
+    return {each.name: each.value_in(cookies) for each in PREFERENCES}
 
 
 def cookies_to_set(form: Mapping[str, str]) -> dict[str, str]:

@@ -102,14 +102,14 @@ urlpatterns = [
         broker_and_topic_removal.topic,
         name="topic-remove",
     ),
-    path("topics/<int:topic_id>/samples", topic_settings.sampled, name="topic-samples"),
+    path("topics/<int:topic_id>/samples", topic_settings.samples, name="topic-samples"),
     path("endpoints", endpoints.index, name="endpoints"),
     path("endpoints/new", endpoints.new, name="endpoint-new"),
     path("endpoints/<int:endpoint_id>", endpoints.detail, name="endpoint"),
     path("endpoints/<int:endpoint_id>/edit", endpoints.edit, name="endpoint-edit"),
     path(
         "endpoints/<int:endpoint_id>/enabled",
-        endpoints.enabled,
+        endpoints.set_enabled,
         name="endpoint-enabled",
     ),
     path(
@@ -122,7 +122,7 @@ urlpatterns = [
     path("outboxes/<int:outbox_id>", outboxes.detail, name="outbox"),
     path("outboxes/<int:outbox_id>/inspect", outboxes.inspect, name="outbox-inspect"),
     path("outboxes/<int:outbox_id>/edit", outboxes.edit, name="outbox-edit"),
-    path("outboxes/<int:outbox_id>/paused", outboxes.paused, name="outbox-paused"),
+    path("outboxes/<int:outbox_id>/paused", outboxes.set_paused, name="outbox-paused"),
     path("outboxes/<int:outbox_id>/remove", outboxes.remove, name="outbox-remove"),
     path("outboxes/<int:outbox_id>/rows", outboxes.rows, name="outbox-rows"),
     path(

@@ -58,7 +58,7 @@ class RateQuerySet(models.QuerySet["Rate"]):
 
     def on(self, topic: str) -> Self:
         """Keep failure rates of the topic with exactly this name."""
-        return self.filter(topic_names_to_id_filters.named(topic))
+        return self.filter(topic_names_to_id_filters.by_name(topic))
 
 
 class ProblemDayQuerySet(models.QuerySet["ProblemDay"]):

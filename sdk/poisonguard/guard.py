@@ -218,7 +218,7 @@ class Guard:
             if not reraise:
                 return self.handle(message, handler)
             attempt = _Attempt(handler)
-            return attempt.judged(self.handle(message, attempt.run))
+            return attempt.raise_unless_handled(self.handle(message, attempt.run))
 
         return guarded
 
@@ -232,7 +232,9 @@ class Guard:
             if not reraise:
                 return await self.handle_async(message, handler)
             attempt = _Attempt(handler)
-            return attempt.judged(await self.handle_async(message, attempt.run_async))
+            return attempt.raise_unless_handled(
+                await self.handle_async(message, attempt.run_async)
+            )
 
         return guarded
 
@@ -308,7 +310,7 @@ class _Attempt:
         self._error: Exception | None = None
 
     def run(self, message: Any) -> None:
-        """Run a message's handler; remember its exception for `judged`, raise it."""
+        """Run a message's handler; remember and raise its exception."""
         try:
             self._handler(message)
         except Exception as error:
@@ -316,14 +318,14 @@ class _Attempt:
             raise
 
     async def run_async(self, message: Any) -> None:
-        """Await a message's handler; remember its exception for `judged`, raise it."""
+        """Await a message's handler; remember and raise its exception."""
         try:
             await self._handler(message)
         except Exception as error:
             self._error = error
             raise
 
-    def judged(self, outcome: Outcome) -> Outcome:
+    def raise_unless_handled(self, outcome: Outcome) -> Outcome:
         """Return a message's outcome, or raise its handler's last exception.
 
         That is raised unless the message was handled.

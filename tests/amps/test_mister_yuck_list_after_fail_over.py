@@ -422,7 +422,7 @@ def test_with_a_guard_a_killer_is_published_without_running_it(
     attempts = guard._new_running.keywords["journal"].attempts
     for _ in range(2):  # as many as the limit
         number = AmpsReader().number(message)
-        attempts.crashed(number, now=datetime.now(UTC), reason="SIGSEGV")
+        attempts.count_crash(number, now=datetime.now(UTC), reason="SIGSEGV")
 
     protector(message)
 

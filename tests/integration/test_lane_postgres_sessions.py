@@ -30,7 +30,7 @@ from apps.brokers.models import Broker, Topic
 from apps.capture.management.commands.lanes import MOST_SESSIONS
 from apps.capture.models import HeldDeadLetter, Lane, LaneState, Mode, Sample
 from apps.core import advisory_locks, clock
-from apps.core.postgres_connections import borrow, shared
+from apps.core.postgres_connections import borrow, share_sessions
 from apps.poison.models import Poison
 from apps.reports import spark_job_process
 from tests import in_memory_queue_broker
@@ -206,7 +206,7 @@ def test_no_lane_holds_a_session_while_it_asks_its_broker(
     broker.answer = answer
     for body in (b"x", b"refused", b"x" * 1_001):
         broker.put(topic.dead_letter_queue, body)
-    with shared("test", most=2), noting_sessions() as calls, serving():
+    with share_sessions("test", most=2), noting_sessions() as calls, serving():
         if mode is Mode.OBSERVE:
             wait_until(borrow()(lambda: Sample.objects.count() == 3))
         else:
@@ -246,7 +246,7 @@ def test_lanes_that_get_no_session_at_their_start_wait_for_one(
     topic = topic_on_queues(clock.now())
     broker.put(topic.dead_letter_queue, b"x")
 
-    with shared("test", most=1, timeout=0.3):
+    with share_sessions("test", most=1, timeout=0.3):
         wait_until(is_ours)
         with serving():
             wait_until(lambda: "the lanes wait for Postgres" in caplog.text)
@@ -261,7 +261,7 @@ def test_a_lane_that_gets_no_session_in_time_loses_nothing_and_comes_back(
 ) -> None:
     topic = topic_on_queues(clock.now())
 
-    with shared("test", most=1, timeout=0.3), serving():
+    with share_sessions("test", most=1, timeout=0.3), serving():
         wait_until(is_running)
         wait_until(is_ours)
         broker.put(topic.dead_letter_queue, b"x")
@@ -283,7 +283,7 @@ def test_a_thread_that_waits_too_long_for_a_session_gets_an_error() -> None:
         except OperationalError as trouble:
             troubles.append(trouble)
 
-    with shared("test", most=1, timeout=3.0):
+    with share_sessions("test", most=1, timeout=3.0):
         with borrow():
             Topic.objects.exists()
             other = threading.Thread(target=want)
@@ -299,7 +299,7 @@ def test_a_thread_that_waits_too_long_for_a_session_gets_an_error() -> None:
 def test_a_transaction_that_is_idle_for_too_long_ends_as_if_postgres_were_away() -> (
     None
 ):
-    with shared("test", most=1, idle_in_transaction_session_timeout="50ms"):
+    with share_sessions("test", most=1, idle_in_transaction_session_timeout="50ms"):
         with pytest.raises(OperationalError, match="idle in a transaction"):
             freeze_in_a_transaction()
         with borrow():
@@ -314,7 +314,7 @@ def freeze_in_a_transaction() -> None:
 
 
 def test_the_pool_hands_out_no_session_that_ended() -> None:
-    with shared("test", most=1):
+    with share_sessions("test", most=1):
         with borrow(), connection.cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
             (before,) = cursor.fetchone()
@@ -330,7 +330,7 @@ def test_the_pool_hands_out_no_session_that_ended() -> None:
 
 def test_sessions_are_not_shared_after_the_block() -> None:
     before = dict(connections.settings["default"])
-    with shared("test", most=1), borrow():
+    with share_sessions("test", most=1), borrow():
         Topic.objects.exists()
 
     assert connections.settings["default"] == before

@@ -83,11 +83,13 @@ def test_a_message_that_never_failed_has_no_record(attempts: Attempts) -> None:
 def test_failures_are_counted_across_restarts(
     attempts: Attempts, starts: Starts
 ) -> None:
-    attempts.failed(ID, NUMBER, now=NOW, due_at=NOW + SECOND, first_enqueued_at=NOW)
+    attempts.count_failure(
+        ID, NUMBER, now=NOW, due_at=NOW + SECOND, first_enqueued_at=NOW
+    )
     attempts.close()
 
     later = starts()
-    record = later.failed(
+    record = later.count_failure(
         ID, NUMBER, now=NOW + HOUR, due_at=NOW + 2 * HOUR, first_enqueued_at=NOW + HOUR
     )
 
@@ -108,7 +110,7 @@ def test_failures_are_counted_across_restarts(
 
 
 def test_a_success_deletes_the_record(attempts: Attempts, starts: Starts) -> None:
-    attempts.failed(ID, NUMBER, now=NOW)
+    attempts.count_failure(ID, NUMBER, now=NOW)
     attempts.blame(death(NUMBER))
 
     attempts.forget(ID, NUMBER)
@@ -170,7 +172,7 @@ def test_a_message_that_was_charged_runs_alone_until_it_succeeds(
     attempts.blame(death(NUMBER, 8, blame=Blame.SUSPECTED))
     attempts.blame(death(NUMBER))
 
-    attempts.failed(ID, NUMBER, now=NOW)
+    attempts.count_failure(ID, NUMBER, now=NOW)
 
     record = record_of(attempts)
     assert (record.crashes, record.failures) == (1, 1)
@@ -183,7 +185,7 @@ def test_a_suspect_that_fails_by_an_exception_did_not_kill_its_process(
 ) -> None:
     attempts.blame(death(NUMBER, 8, blame=Blame.SUSPECTED))
 
-    record = attempts.failed(ID, NUMBER, now=NOW)
+    record = attempts.count_failure(ID, NUMBER, now=NOW)
 
     assert not record.must_run_alone
     assert (record.failures, record.crash) == (1, None)
@@ -198,7 +200,7 @@ def test_an_excused_death_makes_no_record(attempts: Attempts) -> None:
 def test_a_process_that_sees_its_end_coming_charges_the_message_itself(
     attempts: Attempts,
 ) -> None:
-    attempts.crashed(NUMBER, now=NOW, reason="The handler called sys.exit(1)")
+    attempts.count_crash(NUMBER, now=NOW, reason="The handler called sys.exit(1)")
 
     record = record_of(attempts)
     assert (record.crashes, record.reason) == (1, "The handler called sys.exit(1)")
@@ -206,7 +208,7 @@ def test_a_process_that_sees_its_end_coming_charges_the_message_itself(
 
 
 def test_crashes_decay_and_failures_do_not(attempts: Attempts, starts: Starts) -> None:
-    attempts.failed(ID, NUMBER, now=NOW)
+    attempts.count_failure(ID, NUMBER, now=NOW)
     attempts.blame(death(NUMBER))
     later = NOW + DECAY + SECOND
 
@@ -255,7 +257,7 @@ def test_a_settled_redrive_is_recognised(attempts: Attempts, starts: Starts) -> 
 def test_a_retry_waits_no_longer_than_its_delay_when_the_clock_is_set_back(
     attempts: Attempts, passed: timedelta, remaining: timedelta
 ) -> None:
-    record = attempts.failed(ID, NUMBER, now=NOW, due_at=NOW + 10 * SECOND)
+    record = attempts.count_failure(ID, NUMBER, now=NOW, due_at=NOW + 10 * SECOND)
 
     assert record.wait(NOW + passed) == remaining
 
@@ -263,7 +265,7 @@ def test_a_retry_waits_no_longer_than_its_delay_when_the_clock_is_set_back(
 def test_a_start_after_the_clock_was_set_back_keeps_the_wait_and_the_decay(
     attempts: Attempts, starts: Starts
 ) -> None:
-    attempts.failed(ID, NUMBER, now=NOW, due_at=NOW + 10 * SECOND)
+    attempts.count_failure(ID, NUMBER, now=NOW, due_at=NOW + 10 * SECOND)
     attempts.blame(death(NUMBER))
     back = NOW - 1000 * HOUR
 
@@ -274,7 +276,7 @@ def test_a_start_after_the_clock_was_set_back_keeps_the_wait_and_the_decay(
 
 
 def test_old_records_are_pruned(attempts: Attempts, starts: Starts) -> None:
-    attempts.failed(ID, NUMBER, now=NOW)
+    attempts.count_failure(ID, NUMBER, now=NOW)
     attempts.mark_first_failure(ID, now=NOW)
     attempts.mark_redrive_settled("m-1", "r-1", now=NOW)
     attempts.blame(death(8))
@@ -311,7 +313,7 @@ def test_suspects_of_one_process_are_read_by_another(
     other = starts()
     suspects = attempts.suspects
 
-    other.failed(ID, NUMBER, now=NOW)
+    other.count_failure(ID, NUMBER, now=NOW)
     attempts.refresh()
     assert suspects == {NUMBER}
     other.forget(ID, NUMBER)
@@ -324,7 +326,7 @@ def test_without_a_file_records_live_in_memory() -> None:
     attempts = Attempts()
     attempts.open(now=NOW)
 
-    attempts.failed(ID, NUMBER, now=NOW)
+    attempts.count_failure(ID, NUMBER, now=NOW)
 
     assert record_of(attempts).failures == 1
     assert not attempts.is_redrive_settled("m-1", "r-1")
@@ -334,7 +336,7 @@ def test_without_a_file_records_live_in_memory() -> None:
 def test_many_threads_count_each_failure(attempts: Attempts) -> None:
     def fail() -> None:
         for _ in range(20):
-            attempts.failed(ID, NUMBER, now=NOW)
+            attempts.count_failure(ID, NUMBER, now=NOW)
 
     threads = [threading.Thread(target=fail) for _ in range(4)]
     for thread in threads:
@@ -352,14 +354,14 @@ from pathlib import Path
 from poisonguard.journal.failed_attempts_store import Attempts
 now = datetime(2026, 11, 20, 12, tzinfo=UTC)
 attempts = Attempts(Path(sys.argv[1]))
-attempts.failed(b"orders-7", 7, now=now)
+attempts.count_failure(b"orders-7", 7, now=now)
 for _ in range(4):
     if os.fork() == 0:
         for _ in range(10):
-            attempts.failed(b"orders-7", 7, now=now)
+            attempts.count_failure(b"orders-7", 7, now=now)
         os._exit(0)
 for _ in range(10):
-    attempts.failed(b"orders-7", 7, now=now)
+    attempts.count_failure(b"orders-7", 7, now=now)
 for _ in range(4):
     assert os.wait()[1] == 0
 print(attempts.of(b"orders-7", 7, now=now).failures)
@@ -377,15 +379,15 @@ from pathlib import Path
 from poisonguard.journal.failed_attempts_store import Attempts
 now = datetime(2026, 11, 20, 12, tzinfo=UTC)
 attempts = Attempts(Path(sys.argv[1]))
-attempts.failed(b"orders-7", 7, now=now)
+attempts.count_failure(b"orders-7", 7, now=now)
 closed, close = os.pipe()
 if os.fork() == 0:
     os.close(close)
-    attempts.failed(b"orders-7", 7, now=now)
+    attempts.count_failure(b"orders-7", 7, now=now)
     os.read(closed, 1)
-    attempts.failed(b"orders-7", 7, now=now)
+    attempts.count_failure(b"orders-7", 7, now=now)
     os._exit(0)
-attempts.failed(b"orders-7", 7, now=now)
+attempts.count_failure(b"orders-7", 7, now=now)
 attempts.close()
 os.close(close)
 assert os.wait()[1] == 0
@@ -414,7 +416,7 @@ def test_a_corrupt_file_is_renamed_reported_and_replaced(
     spoil: Callable[[Path], None],
 ) -> None:
     before = starts()
-    before.failed(ID, NUMBER, now=NOW)
+    before.count_failure(ID, NUMBER, now=NOW)
     before.close()
     spoil(file)
 
@@ -425,20 +427,20 @@ def test_a_corrupt_file_is_renamed_reported_and_replaced(
     [problem] = later.problems
     assert "was corrupt" in problem
     assert caplog.messages == [problem]
-    assert later.failed(ID, NUMBER, now=NOW).failures == 1
+    assert later.count_failure(ID, NUMBER, now=NOW).failures == 1
 
 
 def test_a_file_that_turns_corrupt_is_replaced_by_one_of_its_users(
     attempts: Attempts, file: Path, starts: Starts
 ) -> None:
     neighbour = starts()
-    attempts.failed(ID, NUMBER, now=NOW)
+    attempts.count_failure(ID, NUMBER, now=NOW)
     attempts.close()
     with closing(sqlite3.connect(file)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     spoil_all(file)
 
-    attempts.failed(b"orders-8", 8, now=NOW)
+    attempts.count_failure(b"orders-8", 8, now=NOW)
     neighbour.refresh()
 
     assert len(attempts.problems) == 1
@@ -463,7 +465,7 @@ attempts.open(now=now)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 try:
     for n in range(1, 10_000):
-        attempts.failed(str(n).encode() * 100, n, now=now)
+        attempts.count_failure(str(n).encode() * 100, n, now=now)
 except Full as problem:
     print(problem, len(attempts.suspects) == n - 1)
 """
@@ -486,7 +488,7 @@ numbers = st.integers(1, 2**64 - 1)
 def test_every_number_of_64_bits_comes_back(number: int) -> None:
     attempts = Attempts()
 
-    attempts.crashed(number, now=NOW, reason="")
+    attempts.count_crash(number, now=NOW, reason="")
     attempts.blame(death(number))
 
     assert attempts.suspects == {number}

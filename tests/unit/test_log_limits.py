@@ -14,7 +14,7 @@ from apps.core.log_formatting import (
     LONGEST_TRACEBACK,
     LineFormatter,
     RateLimitFilter,
-    cut,
+    shorten,
 )
 
 LOGGING: Any = settings.LOGGING
@@ -61,7 +61,7 @@ def test_a_traceback_is_cut_in_its_middle() -> None:
 def test_a_text_is_cut_where_it_is_too_long(
     text: str, first: int, last: int, result: str
 ) -> None:
-    assert cut(text, first=first, last=last) == result
+    assert shorten(text, first=first, last=last) == result
 
 
 def test_a_host_that_is_not_ours_writes_few_lines_without_a_traceback(

@@ -7,7 +7,7 @@ from apps.bookmarks.services.position_opening import OpenedPositions
 from apps.bookmarks.services.position_settling import SettleAnswer
 
 
-def opened(result: OpenedPositions) -> Shape:
+def opened_positions_dict(result: OpenedPositions) -> Shape:
     """Return opened positions as a dict: where in each topic a consumer resumes."""
     return {
         "epoch": result.epoch,
@@ -30,7 +30,7 @@ def opened(result: OpenedPositions) -> Shape:
     }
 
 
-def settled(answer: SettleAnswer) -> Shape:
+def settle_answer_dict(answer: SettleAnswer) -> Shape:
     """Return the answer to one update of a settled position, without empty members."""
     members: Shape = {
         "status": answer.status.value,

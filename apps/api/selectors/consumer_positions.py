@@ -38,7 +38,7 @@ def find(
     """List consumer positions; a filter without text matches all."""
     rows = BookmarkPosition.objects.on_topics(principal.topics)
     if topic:
-        rows = rows.filter(topic_names_to_id_filters.named(topic))
+        rows = rows.filter(topic_names_to_id_filters.by_name(topic))
     if client_name:
         rows = rows.filter(client_name=client_name)
     marks = Prefetch("marks", Mark.objects.order_by("publisher"))

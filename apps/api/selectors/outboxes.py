@@ -30,7 +30,7 @@ class OutboxDetail:
     @property
     def address(self) -> str:
         """Say where an outbox's database address is stored, without any part of it."""
-        return sealed_addresses.described(self.outbox.url)
+        return sealed_addresses.storage_of(self.outbox.url)
 
 
 def find(

@@ -51,7 +51,7 @@ class StoredAddress(Text):
     """The place where a broker's address is stored."""
 
     def to_representation(self, value: str) -> str:
-        return sealed_addresses.described(value)
+        return sealed_addresses.storage_of(value)
 
 
 class BrokerOptions(serializers.DictField):

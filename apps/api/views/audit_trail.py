@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.keyset_pagination import PageWindow
-from apps.api.openapi import AUDIT_FILTERS, PAGING, described
+from apps.api.openapi import AUDIT_FILTERS, PAGING, describe_call
 from apps.api.selectors import audit_trail
 from apps.api.serializers import audit_trail as serializers
 from apps.api.views.base import View, list_response
@@ -21,7 +21,7 @@ from apps.triage.services import message_audit_filter
 class Entries(View):
     scopes: ClassVar = {"GET": Scope.AUDIT_READ}
 
-    @described(
+    @describe_call(
         "listAuditEntries",
         "List who decided what, newest first",
         answer=serializers.Entries,
@@ -39,7 +39,7 @@ class Entries(View):
 class Verify(View):
     scopes: ClassVar = {"GET": Scope.AUDIT_READ}
 
-    @described(
+    @describe_call(
         "verifyAudit",
         "Recompute the chain of the trail",
         answer=serializers.Verdict,

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
 from apps.api.keyset_pagination import PageWindow
-from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
+from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, describe_call
 from apps.api.selectors import brokers
 from apps.api.serializers import brokers as serializers
 from apps.api.views.base import PostedBySessions, View, list_response
@@ -31,7 +31,7 @@ REFUSED_REMOVAL = (
 class Brokers(View):
     scopes: ClassVar = {"GET": Scope.BROKERS_READ, "POST": Scope.BROKERS_WRITE}
 
-    @described(
+    @describe_call(
         "listBrokers",
         "List the brokers, and what each can do",
         answer=serializers.Brokers,
@@ -47,7 +47,7 @@ class Brokers(View):
         page, details = brokers.find(window, self.principal)
         return list_response(page, serializers.Broker(details, many=True).data)
 
-    @described(
+    @describe_call(
         "addBroker",
         "Add a broker",
         request=serializers.NewBroker,
@@ -77,7 +77,7 @@ class Broker(View):
         "DELETE": Scope.BROKERS_WRITE,
     }
 
-    @described(
+    @describe_call(
         "getBroker",
         "Show one broker",
         answer=serializers.Broker,
@@ -87,7 +87,7 @@ class Broker(View):
         detail = brokers.one(broker_id, self.principal)
         return Response(serializers.Broker(detail).data)
 
-    @described(
+    @describe_call(
         "changeBroker",
         "Change a broker's name, address or options",
         request=serializers.BrokerChange,
@@ -105,7 +105,7 @@ class Broker(View):
         )
         return Response(serializers.Broker(brokers.detail_of(broker)).data)
 
-    @described(
+    @describe_call(
         "removeBroker",
         "Remove a broker, and its topics with it",
         request=serializers.BrokerRemoval,
@@ -128,7 +128,7 @@ class Broker(View):
 class Test(View):
     scopes: ClassVar = {"POST": Scope.BROKERS_WRITE}
 
-    @described(
+    @describe_call(
         "testBroker",
         "Reach a broker now, with the credentials that are kept",
         answer=serializers.Reached,
@@ -152,7 +152,7 @@ REFUSED_DISCOVERY = (
 class Discover(PostedBySessions):
     scopes: ClassVar = {"GET": Scope.BROKERS_READ, "POST": Scope.BROKERS_READ}
 
-    @described(
+    @describe_call(
         "discoverTopics",
         "List the topics that a broker has, with their dead-letter queues",
         answer=serializers.FoundTopics,
@@ -165,7 +165,7 @@ class Discover(PostedBySessions):
         """
         return self._discover(broker_id)
 
-    @described(
+    @describe_call(
         "discoverTopicsByPost",
         "List the topics that a broker has, also by a session",
         answer=serializers.FoundTopics,

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from apps.api.idempotency import idempotent
 from apps.api.keyset_pagination import PageWindow
 from apps.api.list_in_request_body import list_of, members_of
-from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
+from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, describe_call
 from apps.api.response_dicts import position_open_and_settle_answers as shapes
 from apps.api.selectors import consumer_positions
 from apps.api.serializers import consumer_positions as serializers
@@ -25,7 +25,7 @@ from apps.team.rights import Scope
 class Positions(View):
     scopes: ClassVar = {"GET": Scope.POSITIONS_READ}
 
-    @described(
+    @describe_call(
         "listPositions",
         "List how far each consumer has read, by its broker or by what it settled",
         answer=serializers.Positions,
@@ -43,7 +43,7 @@ class Positions(View):
 class Open(View):
     scopes: ClassVar = {"POST": Scope.POSITIONS_WRITE}
 
-    @described(
+    @describe_call(
         "openPositions",
         "Take positions over, and learn where to resume",
         request=serializers.Holder,
@@ -62,13 +62,13 @@ class Open(View):
         opened = position_opening.open_positions(
             holder=holder, principal=self.principal, now=clock.now()
         )
-        return Response(shapes.opened(opened))
+        return Response(shapes.opened_positions_dict(opened))
 
 
 class Settle(View):
     scopes: ClassVar = {"POST": Scope.POSITIONS_WRITE}
 
-    @described(
+    @describe_call(
         "settlePositions",
         "Tell what was received, settled and persisted",
         request=serializers.PositionUpdates,
@@ -90,4 +90,6 @@ class Settle(View):
             principal=self.principal,
             now=clock.now(),
         )
-        return Response({"results": [shapes.settled(answer) for answer in answers]})
+        return Response(
+            {"results": [shapes.settle_answer_dict(answer) for answer in answers]}
+        )

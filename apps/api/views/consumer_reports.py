@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
 from apps.api.list_in_request_body import list_of
-from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
+from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, describe_call
 from apps.api.response_dicts import consumer_report_answer as shapes
 from apps.api.response_dicts.json_object_type import Shape
 from apps.api.serializers import consumer_reports as serializers
@@ -24,7 +24,7 @@ from apps.team.rights import Scope
 class Failures(View):
     scopes: ClassVar = {"POST": Scope.CAPTURE_WRITE}
 
-    @described(
+    @describe_call(
         "reportFailures",
         "Report messages that could not be processed",
         request=serializers.FailureReports,
@@ -44,7 +44,7 @@ class Failures(View):
 class Confirmations(View):
     scopes: ClassVar = {"POST": Scope.CAPTURE_WRITE}
 
-    @described(
+    @describe_call(
         "confirmRedrives",
         "Tell that redriven messages were handled",
         request=serializers.Confirmations,
@@ -64,7 +64,7 @@ class Confirmations(View):
 class Counters(View):
     scopes: ClassVar = {"POST": Scope.CAPTURE_WRITE}
 
-    @described(
+    @describe_call(
         "countMessages",
         "Count what consumers did, minute by minute",
         request=serializers.CounterReports,

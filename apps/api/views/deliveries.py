@@ -18,7 +18,7 @@ from apps.api.openapi import (
     IDEMPOTENCY_KEY,
     PAGING,
     REFUSED_KEY,
-    described,
+    describe_call,
 )
 from apps.api.selectors import deliveries
 from apps.api.serializers import deliveries as serializers
@@ -33,7 +33,7 @@ from apps.team.rights import Scope
 class Deliveries(View):
     scopes: ClassVar = {"GET": Scope.POISONS_READ}
 
-    @described(
+    @describe_call(
         "listDeliveries",
         "List deliveries, the latest first",
         answer=serializers.Deliveries,
@@ -51,7 +51,7 @@ class Deliveries(View):
 class SingleDelivery(View):
     scopes: ClassVar = {"GET": Scope.POISONS_READ}
 
-    @described(
+    @describe_call(
         "readDelivery",
         "Read one delivery with its attempts and audit entries",
         answer=serializers.DeliveryDetail,
@@ -66,7 +66,7 @@ class SingleDelivery(View):
 class DeliveryBody(PostedBySessions):
     scopes: ClassVar = {"GET": Scope.BODIES_READ, "POST": Scope.BODIES_READ}
 
-    @described(
+    @describe_call(
         "downloadDelivery",
         "Download the exact bytes of a delivery's body",
         answer=OpenApiTypes.BINARY,
@@ -76,7 +76,7 @@ class DeliveryBody(PostedBySessions):
         """Sends a delivery's body and audits it. A session gets a 403: POST instead."""
         return self._download(request, delivery_id)
 
-    @described(
+    @describe_call(
         "downloadDeliveryByPost",
         "Download the exact bytes of a delivery's body, also by a session",
         answer=OpenApiTypes.BINARY,
@@ -107,7 +107,7 @@ class DeliveryBody(PostedBySessions):
 class RetryDeliveries(View):
     scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
 
-    @described(
+    @describe_call(
         "retryDeliveries",
         "Try waiting deliveries again now",
         request=serializers.DeliveryDecision,
@@ -128,7 +128,7 @@ class RetryDeliveries(View):
 class GiveUpDeliveries(View):
     scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
 
-    @described(
+    @describe_call(
         "giveUpDeliveries",
         "End waiting deliveries as their endpoints say",
         request=serializers.DeliveryDecision,
@@ -149,7 +149,7 @@ class GiveUpDeliveries(View):
 class RestoreDeliveries(View):
     scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
 
-    @described(
+    @describe_call(
         "restoreDeliveries",
         "Let dropped deliveries begin their plan from the start",
         request=serializers.DeliveryDecision,

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
 from apps.api.keyset_pagination import PageWindow
-from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
+from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, describe_call
 from apps.api.selectors import endpoints
 from apps.api.serializers import endpoints as serializers
 from apps.api.views.base import View, list_response
@@ -30,7 +30,7 @@ REFUSED_CHANGE = (
 class Endpoints(View):
     scopes: ClassVar = {"GET": Scope.BROKERS_READ, "POST": Scope.BROKERS_WRITE}
 
-    @described(
+    @describe_call(
         "listEndpoints",
         "List the endpoints, with their plans, breakers and figures",
         answer=serializers.Endpoints,
@@ -43,7 +43,7 @@ class Endpoints(View):
         page, details = endpoints.find(window, self.principal, now=clock.now())
         return list_response(page, serializers.Endpoint(details, many=True).data)
 
-    @described(
+    @describe_call(
         "addEndpoint",
         "Add an endpoint",
         request=serializers.NewEndpoint,
@@ -85,7 +85,7 @@ class Endpoint(View):
         "DELETE": Scope.BROKERS_WRITE,
     }
 
-    @described(
+    @describe_call(
         "getEndpoint",
         "Show one endpoint",
         answer=serializers.Endpoint,
@@ -95,7 +95,7 @@ class Endpoint(View):
         detail = endpoints.one(endpoint_id, self.principal, now=clock.now())
         return Response(serializers.Endpoint(detail).data)
 
-    @described(
+    @describe_call(
         "changeEndpoint",
         "Change an endpoint's settings, also for what waits already",
         request=serializers.EndpointChange,
@@ -114,7 +114,7 @@ class Endpoint(View):
         detail = endpoints.one(endpoint_id, self.principal, now=now)
         return Response(serializers.Endpoint(detail).data)
 
-    @described(
+    @describe_call(
         "removeEndpoint",
         "Remove an endpoint that has no deliveries",
         request=serializers.EndpointRemoval,

@@ -24,7 +24,7 @@ from apps.api.openapi import (
     FOLLOWED,
     IDEMPOTENCY_KEY,
     REFUSED_KEY,
-    described,
+    describe_call,
 )
 from apps.api.response_dicts import message_skips as shapes
 from apps.api.serializers import message_skips as serializers
@@ -53,7 +53,7 @@ class Skips(View):
     scopes: ClassVar = {"GET": Scope.SKIPS_READ, "POST": Scope.SKIPS_WRITE}
     renderer_classes = (Exact,)
 
-    @described(
+    @describe_call(
         "listSkips",
         "Give all that consumers of a topic pass over now",
         answer=serializers.Skips,
@@ -75,7 +75,7 @@ class Skips(View):
         patch_vary_headers(response, ["Accept", "Accept-Encoding"])
         return response
 
-    @described(
+    @describe_call(
         "addSkip",
         "Let consumers pass over what matches",
         request=serializers.NewSkip,
@@ -134,7 +134,7 @@ class Skip(View):
     scopes: ClassVar = {"DELETE": Scope.SKIPS_WRITE}
     renderer_classes = (Exact,)
 
-    @described(
+    @describe_call(
         "removeSkip",
         "Let consumers handle it again",
         request=serializers.Unskip,
@@ -155,7 +155,7 @@ class Skip(View):
 class Applied(View):
     scopes: ClassVar = {"POST": Scope.CAPTURE_WRITE}
 
-    @described(
+    @describe_call(
         "countSkipped",
         "Count what consumers passed over",
         request=serializers.AppliedReports,
@@ -179,7 +179,7 @@ class Stream(View):
     scopes: ClassVar = {"GET": Scope.SKIPS_READ}
     http_method_names = ["get"]
 
-    @described(
+    @describe_call(
         "followSkips",
         "Follow what changes, as server-sent events",
         answer=OpenApiTypes.STR,

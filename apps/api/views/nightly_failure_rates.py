@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.keyset_pagination import PageWindow
-from apps.api.openapi import PAGING, described
+from apps.api.openapi import PAGING, describe_call
 from apps.api.selectors import nightly_failure_rates
 from apps.api.serializers import nightly_failure_rates as serializers
 from apps.api.views.base import View, list_response
@@ -20,7 +20,7 @@ from apps.team.rights import Scope
 class FailureRates(View):
     scopes: ClassVar = {"GET": Scope.REPORTS_READ}
 
-    @described(
+    @describe_call(
         "listFailureRates",
         "List failure rates by day or hour, newest first",
         answer=serializers.FailureRates,
@@ -41,7 +41,7 @@ class FailureRates(View):
 class EndpointDays(View):
     scopes: ClassVar = {"GET": Scope.REPORTS_READ}
 
-    @described(
+    @describe_call(
         "listEndpointDays",
         "List how the calls of endpoints ended by day, newest first",
         answer=serializers.EndpointDays,
@@ -64,7 +64,7 @@ class EndpointDays(View):
 class Runs(View):
     scopes: ClassVar = {"GET": Scope.REPORTS_READ}
 
-    @described(
+    @describe_call(
         "listReportRuns",
         "List the runs that make the reports, newest first",
         answer=serializers.ReportRuns,

@@ -9,7 +9,7 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api.openapi import described
+from apps.api.openapi import describe_call
 from apps.api.selectors import triage_operations
 from apps.api.serializers import operation_previews as serializers
 from apps.api.views.base import View
@@ -26,7 +26,7 @@ class Preview(View):
         "POST": Scope.OPERATIONS_WRITE,
     }
 
-    @described(
+    @describe_call(
         "previewOperation",
         "Freeze a selection and see what would be done",
         request=serializers.Ask,
@@ -46,7 +46,7 @@ class Preview(View):
         )
         return rendered(previews.summarize(operation=operation), now=now)
 
-    @described(
+    @describe_call(
         "readPreview",
         "Look again at a preview of one's own, while it is being taken",
         answer=serializers.Preview,

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.keyset_pagination import PageWindow
-from apps.api.openapi import PAGING, described
+from apps.api.openapi import PAGING, describe_call
 from apps.api.selectors import outboxes
 from apps.api.serializers import outboxes as serializers
 from apps.api.views.base import View, list_response
@@ -35,7 +35,7 @@ REFUSED_CHANGE = (
 class Outboxes(View):
     scopes: ClassVar = {"GET": Scope.BROKERS_READ, "POST": Scope.BROKERS_WRITE}
 
-    @described(
+    @describe_call(
         "listOutboxes",
         "List the outboxes, with what their sweepers do",
         answer=serializers.Outboxes,
@@ -48,7 +48,7 @@ class Outboxes(View):
         page, details = outboxes.find(window, self.principal, now=clock.now())
         return list_response(page, serializers.Outbox(details, many=True).data)
 
-    @described(
+    @describe_call(
         "addOutbox",
         "Add an outbox",
         request=serializers.NewOutbox,
@@ -74,7 +74,7 @@ class Outbox(View):
         "DELETE": Scope.BROKERS_WRITE,
     }
 
-    @described(
+    @describe_call(
         "getOutbox",
         "Show one outbox",
         answer=serializers.Outbox,
@@ -84,7 +84,7 @@ class Outbox(View):
         detail = outboxes.one(outbox_id, self.principal, now=clock.now())
         return Response(serializers.Outbox(detail).data)
 
-    @described(
+    @describe_call(
         "changeOutbox",
         "Change an outbox's settings",
         request=serializers.OutboxChange,
@@ -103,7 +103,7 @@ class Outbox(View):
         detail = outboxes.one(outbox_id, self.principal, now=now)
         return Response(serializers.Outbox(detail).data)
 
-    @described(
+    @describe_call(
         "removeOutbox",
         "Remove an outbox; its table stays",
         request=serializers.OutboxRemoval,
@@ -123,7 +123,7 @@ class Outbox(View):
 class OutboxRowList(View):
     scopes: ClassVar = {"GET": Scope.POISONS_READ}
 
-    @described(
+    @describe_call(
         "listOutboxRows",
         "List rows of an outbox, the newest first",
         answer=serializers.OutboxRows,
@@ -152,7 +152,7 @@ class OutboxRowList(View):
 class Findings(View):
     scopes: ClassVar = {"GET": Scope.BROKERS_READ}
 
-    @described(
+    @describe_call(
         "inspectOutbox",
         "Say what is wrong with the tables of an outbox",
         answer=serializers.TableFindings,
@@ -172,7 +172,7 @@ class Findings(View):
 class SendRow(View):
     scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
 
-    @described(
+    @describe_call(
         "sendOutboxRow",
         "Send a quarantined row all the same",
         request=serializers.RowDecision,
@@ -188,7 +188,7 @@ class SendRow(View):
 class DropRow(View):
     scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
 
-    @described(
+    @describe_call(
         "dropOutboxRow",
         "Drop a quarantined row",
         request=serializers.RowDecision,

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.keyset_pagination import PageWindow
-from apps.api.openapi import PAGING, described
+from apps.api.openapi import PAGING, describe_call
 from apps.api.selectors import poison_problems
 from apps.api.serializers import poison_problems as serializers
 from apps.api.serializers.search_query import SearchParams
@@ -20,7 +20,7 @@ from apps.team.rights import Scope
 class Problems(View):
     scopes: ClassVar = {"GET": Scope.PROBLEMS_READ}
 
-    @described(
+    @describe_call(
         "listProblems",
         "List the problems that have a poison which matches, last seen first",
         answer=serializers.PoisonProblems,
@@ -38,7 +38,7 @@ class Problems(View):
 class Problem(View):
     scopes: ClassVar = {"GET": Scope.PROBLEMS_READ}
 
-    @described(
+    @describe_call(
         "readProblem",
         "Read one problem with the number of its poisons in each state",
         answer=serializers.PoisonProblem,

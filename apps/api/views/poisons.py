@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.keyset_pagination import PageWindow
-from apps.api.openapi import PAGING, described
+from apps.api.openapi import PAGING, describe_call
 from apps.api.selectors import poisons
 from apps.api.serializers import poisons as serializers
 from apps.api.serializers.search_query import SearchParams
@@ -25,7 +25,7 @@ from apps.team.rights import Scope
 class Poisons(View):
     scopes: ClassVar = {"GET": Scope.POISONS_READ}
 
-    @described(
+    @describe_call(
         "listPoisons",
         "List poisons, the latest failure first",
         answer=serializers.Poisons,
@@ -44,7 +44,7 @@ class Poisons(View):
 class Poison(View):
     scopes: ClassVar = {"GET": Scope.POISONS_READ}
 
-    @described(
+    @describe_call(
         "readPoison",
         "Read one poison with its failures, redrives and audit entries",
         answer=serializers.PoisonDetail,
@@ -60,7 +60,7 @@ class Poison(View):
 class Body(PostedBySessions):
     scopes: ClassVar = {"GET": Scope.BODIES_READ, "POST": Scope.BODIES_READ}
 
-    @described(
+    @describe_call(
         "downloadBody",
         "Download the exact bytes of a message",
         answer=OpenApiTypes.BINARY,
@@ -70,7 +70,7 @@ class Body(PostedBySessions):
         """Sends a poison's body and audits it. A session gets a 403: POST instead."""
         return self._download(request, poison_id)
 
-    @described(
+    @describe_call(
         "downloadBodyByPost",
         "Download the exact bytes of a message, also by a session",
         answer=OpenApiTypes.BINARY,

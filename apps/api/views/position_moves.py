@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
-from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
+from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, describe_call
 from apps.api.serializers import position_moves as serializers
 from apps.api.views.base import View
 from apps.bookmarks.models import Move as Row
@@ -21,7 +21,7 @@ from apps.triage.services import position_moves
 class Move(View):
     scopes: ClassVar = {"POST": Scope.POSITIONS_WRITE}
 
-    @described(
+    @describe_call(
         "movePosition",
         "Move a position back or forward, or see what that would do",
         request=serializers.MoveAsk,

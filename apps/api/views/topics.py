@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
 from apps.api.keyset_pagination import PageWindow
-from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
+from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, describe_call
 from apps.api.selectors import topics
 from apps.api.serializers import topics as serializers
 from apps.api.views.base import View, list_response
@@ -33,7 +33,7 @@ class Topics(View):
         "DELETE": Scope.BROKERS_WRITE,
     }
 
-    @described(
+    @describe_call(
         "listTopics",
         "List the topics, with their policies and how their lanes are",
         answer=serializers.Topics,
@@ -49,7 +49,7 @@ class Topics(View):
         )
         return list_response(page, serializers.Topic(details, many=True).data)
 
-    @described(
+    @describe_call(
         "registerTopic",
         "Say which broker carries a topic, and what its lane is to do",
         request=serializers.NewTopic,
@@ -71,7 +71,7 @@ class Topics(View):
             status=HTTPStatus.CREATED,
         )
 
-    @described(
+    @describe_call(
         "changeTopic",
         "Change a topic's policies, or what its lane does",
         request=serializers.TopicChange,
@@ -88,7 +88,7 @@ class Topics(View):
         )
         return Response(serializers.Topic(topics.detail_of(topic, now=now)).data)
 
-    @described(
+    @describe_call(
         "removeTopic",
         "Remove a topic of which nothing is on record",
         request=serializers.TopicRemoval,

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
 from apps.api.keyset_pagination import PageWindow
-from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
+from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, describe_call
 from apps.api.selectors import triage_operations
 from apps.api.serializers import operation_previews
 from apps.api.serializers import triage_operations as serializers
@@ -35,7 +35,7 @@ class Operations(View):
         "POST": Scope.OPERATIONS_WRITE,
     }
 
-    @described(
+    @describe_call(
         "listOperations",
         "List what was decided, newest first",
         answer=serializers.Operations,
@@ -48,7 +48,7 @@ class Operations(View):
         page = triage_operations.recent(window, self.principal)
         return list_response(page, serializers.OperationRow(page.rows, many=True).data)
 
-    @described(
+    @describe_call(
         "confirmOperation",
         "Carry out what a preview showed",
         request=serializers.Decision,
@@ -70,7 +70,7 @@ class Operations(View):
 class Operation(View):
     scopes: ClassVar = {"GET": Scope.OPERATIONS_READ}
 
-    @described(
+    @describe_call(
         "readOperation",
         "Follow an operation: its counts always add up to its total",
         answer=serializers.OperationDetail,
@@ -84,7 +84,7 @@ class Operation(View):
 class OperationItems(View):
     scopes: ClassVar = {"GET": Scope.OPERATIONS_READ}
 
-    @described(
+    @describe_call(
         "listOperationItems",
         "Read what became of each item of an operation, in its order",
         answer=serializers.OperationItems,
@@ -99,7 +99,7 @@ class OperationItems(View):
 
 
 _described_control = partial(
-    described,
+    describe_call,
     request=serializers.Control,
     answer=serializers.OperationRow,
     parameters=[IDEMPOTENCY_KEY],
@@ -168,7 +168,7 @@ class OperationCancel(_Control):
 class OperationRate(View):
     scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
 
-    @described(
+    @describe_call(
         "setOperationRate",
         "Set how many messages or deliveries a second it acts on at most",
         request=serializers.RateChange,
@@ -190,7 +190,7 @@ class OperationRate(View):
 class RetryFailed(View):
     scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
 
-    @described(
+    @describe_call(
         "retryOperation",
         "Preview a requeue of exactly those that were refused, came back or are silent",
         request=serializers.Retry,
@@ -216,7 +216,7 @@ class RetryFailed(View):
 class Undo(View):
     scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
 
-    @described(
+    @describe_call(
         "undoOperation",
         "Restore what a drop dropped, for 30 days after its end, as a new operation",
         answer=serializers.Accepted,

@@ -111,7 +111,7 @@ def _positions_of(holder: Holder) -> PositionQuerySet:
     if holder.sub_id is not None:
         positions = positions.filter(sub_id=holder.sub_id)
     if holder.topic is not None:
-        positions = positions.filter(topic_names_to_id_filters.named(holder.topic))
+        positions = positions.filter(topic_names_to_id_filters.by_name(holder.topic))
     return positions
 
 

@@ -55,7 +55,7 @@ class Facts:
     def who(self) -> str:
         """Return who acted in an audit entry, as a subject: a name, or "The key x"."""
         kind, _, name = str(self.entry.actor).partition(":")
-        name = cut(name or kind)
+        name = shorten(name or kind)
         if kind == "key":
             return f"The key {name}"
         return f"Poisonweb ({name})" if kind == "system" else name
@@ -63,7 +63,7 @@ class Facts:
     @property
     def subject(self) -> str:
         """Return the name of an audit entry's subject, without its kind."""
-        return cut(str(self.entry.subject).partition(":")[2])
+        return shorten(str(self.entry.subject).partition(":")[2])
 
     @property
     def detail(self) -> Mapping[str, object]:
@@ -73,12 +73,12 @@ class Facts:
     def text(self, name: str, default: str = "") -> str:
         """Return a value of the audit entry's detail as short text, else `default`."""
         value = self.detail.get(name)
-        return default if value in (None, "") else cut(str(value))
+        return default if value in (None, "") else shorten(str(value))
 
     def texts(self, name: str) -> list[str]:
         """Return a list of the audit entry's detail as short texts; [] without one."""
         value = self.detail.get(name)
-        return [cut(str(each)) for each in value] if isinstance(value, list) else []
+        return [shorten(str(each)) for each in value] if isinstance(value, list) else []
 
     def count(self, name: str, noun: str) -> str:
         """Count a noun by a number in the audit entry's detail: "3 messages".
@@ -100,10 +100,10 @@ def sentence(entry: Entry) -> str:
     reason = str(entry.reason or "")
     if not reason or entry.action == Action.KEY_REFUSED:
         return say(facts)
-    return f"{say(facts)}: “{cut(reason, limit=LONGEST_REASON)}”"
+    return f"{say(facts)}: “{shorten(reason, limit=LONGEST_REASON)}”"
 
 
-def cut(text: str, *, limit: int = LONGEST_NAME) -> str:
+def shorten(text: str, *, limit: int = LONGEST_NAME) -> str:
     """Shorten a text of an audit entry to `limit` characters, with "…"."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
@@ -117,7 +117,7 @@ def listed(names: list[str]) -> str:
 def _by_its_words(facts: Facts) -> str:
     """Describe an audit entry whose action has no sentence of its own."""
     entry = facts.entry
-    return f"{facts.who}: {cut(str(entry.action))} of {cut(str(entry.subject))}"
+    return f"{facts.who}: {shorten(str(entry.action))} of {shorten(str(entry.subject))}"
 
 
 def _operation_confirmed(facts: Facts) -> str:
@@ -174,7 +174,7 @@ def _ended(facts: Facts, deed: str) -> str:
         text += f" on {single}"
     counts = facts.detail.get("counts")
     numbers = counts.items() if isinstance(counts, Mapping) else ()
-    outcome = [f"{cut(str(n))} {STANDINGS.get(name, name)}" for name, n in numbers]
+    outcome = [f"{shorten(str(n))} {STANDINGS.get(name, name)}" for name, n in numbers]
     return f"{text} {deed}" + (f": {', '.join(outcome)}" if outcome else "")
 
 
@@ -248,7 +248,7 @@ def _key_revoked(facts: Facts) -> str:
 
 
 def _key_refused(facts: Facts) -> str:
-    reason = cut(str(facts.entry.reason or "ended"))
+    reason = shorten(str(facts.entry.reason or "ended"))
     return (
         f"The key {facts.subject}, which is {reason}, was refused{_from_address(facts)}"
     )
@@ -271,7 +271,7 @@ def _user_altered(facts: Facts) -> str:
     if len(changed) == 1 and changed[0].field == "is_active":
         deed = "enabled" if changed[0].after == "yes" else "disabled"
         return f"{facts.who} {deed} {facts.subject}"
-    texts = [cut(_right_changed(*change)) for change in changed]
+    texts = [shorten(_right_changed(*change)) for change in changed]
     return f"{facts.who} changed {facts.subject}" + (
         f": {listed(texts)}" if texts else ""
     )
@@ -341,8 +341,8 @@ def _topic_altered(facts: Facts) -> str:
         number = f"{len(changed):,} policies"
         return f"{facts.who} changed {number} of the topic {facts.subject}"
     ((name, old, new),) = changed
-    values = f"from {cut(old) or 'none'} to {cut(new) or 'none'}"
-    return f"{facts.who} changed {cut(name)} of the topic {facts.subject} {values}"
+    values = f"from {shorten(old) or 'none'} to {shorten(new) or 'none'}"
+    return f"{facts.who} changed {shorten(name)} of the topic {facts.subject} {values}"
 
 
 def _topic_removed(facts: Facts) -> str:
@@ -447,8 +447,10 @@ def _endpoint_altered(facts: Facts) -> str:
     if name == "is_enabled":
         deed = "enabled" if new == "yes" else "disabled"
         return f"{facts.who} {deed} the endpoint {facts.subject}"
-    values = f"from {cut(old) or 'none'} to {cut(new) or 'none'}"
-    return f"{facts.who} changed {cut(name)} of the endpoint {facts.subject} {values}"
+    values = f"from {shorten(old) or 'none'} to {shorten(new) or 'none'}"
+    return (
+        f"{facts.who} changed {shorten(name)} of the endpoint {facts.subject} {values}"
+    )
 
 
 def _endpoint_removed(facts: Facts) -> str:
@@ -470,8 +472,8 @@ def _outbox_altered(facts: Facts) -> str:
     if name == "is_paused":
         deed = "paused" if new == "yes" else "resumed"
         return f"{facts.who} {deed} the outbox {facts.subject}"
-    values = f"from {cut(old) or 'none'} to {cut(new) or 'none'}"
-    return f"{facts.who} changed {cut(name)} of the outbox {facts.subject} {values}"
+    values = f"from {shorten(old) or 'none'} to {shorten(new) or 'none'}"
+    return f"{facts.who} changed {shorten(name)} of the outbox {facts.subject} {values}"
 
 
 def _outbox_removed(facts: Facts) -> str:

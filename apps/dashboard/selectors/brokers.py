@@ -65,7 +65,7 @@ class BrokerRow:
 
     @property
     def address(self) -> str:
-        return sealed_addresses.described(self.broker.url)
+        return sealed_addresses.storage_of(self.broker.url)
 
     @property
     def lanes(self) -> dict[str, int]:
@@ -222,7 +222,7 @@ def discovered(
     )
 
 
-def chosen(
+def topics_to_observe(
     broker: Broker, marks: Iterable[str], principal: Principal, *, everything: bool
 ) -> list[FoundTopic]:
     """Ask a broker for its topics; return the marked, or all with a dead-letter queue.

@@ -151,7 +151,7 @@ def one(delivery_id: uuid.UUID, principal: Principal) -> DeliveryPage:
     )
 
 
-def opened(revealed: RevealedDelivery) -> DeliveryPage:
+def page_of_revealed(revealed: RevealedDelivery) -> DeliveryPage:
     """Build the page of a delivery whose contents and answers were revealed."""
     delivery, headers = revealed.delivery, _first_headers(revealed.delivery)
     kinds = (value for name, value in headers.pairs if name.lower() == b"content-type")

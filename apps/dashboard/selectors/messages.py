@@ -152,7 +152,7 @@ def one(message_id: int, principal: Principal, *, now: datetime) -> MessageDetai
     return _detail(message, principal, headers, now=now)
 
 
-def opened(
+def page_of_revealed(
     revealed: RevealedMessage, principal: Principal, *, now: datetime
 ) -> MessageDetail:
     """Build a message's page with the headers and body that were revealed."""

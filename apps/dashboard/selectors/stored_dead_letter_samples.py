@@ -36,7 +36,7 @@ def of(topic: Topic) -> list[SampleRow]:
     ]
 
 
-def opened(revealed: Sequence[Sample]) -> list[SampleRow]:
+def rows_of_revealed(revealed: Sequence[Sample]) -> list[SampleRow]:
     """Build rows of a topic's revealed dead-letter samples, with headers and bodies.
 
     Values of secret headers are masked.

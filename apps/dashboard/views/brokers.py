@@ -168,7 +168,7 @@ def _observe(request: SignedIn, broker: Broker) -> int:
     a topic.
     """
     principal, now = request.user.principal, clock.now()
-    chosen = brokers.chosen(
+    chosen = brokers.topics_to_observe(
         broker,
         request.POST.getlist("topics"),
         principal,

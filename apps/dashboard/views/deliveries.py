@@ -90,7 +90,7 @@ def reveal(request: SignedIn, delivery_id: uuid.UUID) -> HttpResponse:
     revealed = delivery_content_access.reveal(
         delivery_id=delivery_id, principal=request.user.principal, now=clock.now()
     )
-    return _page(request, deliveries.opened(revealed))
+    return _page(request, deliveries.page_of_revealed(revealed))
 
 
 @require_POST

@@ -88,7 +88,7 @@ def edit(request: SignedIn, endpoint_id: int) -> HttpResponse:
 
 @require_POST
 @needs(Scope.BROKERS_WRITE)
-def enabled(request: SignedIn, endpoint_id: int) -> HttpResponse:
+def set_enabled(request: SignedIn, endpoint_id: int) -> HttpResponse:
     """Answer the form that enables or disables an endpoint; redirect to its page."""
     endpoint = endpoints.visible(endpoint_id, request.user.principal)
     try:

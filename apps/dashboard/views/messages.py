@@ -56,7 +56,7 @@ def reveal(request: SignedIn, message_id: int) -> HttpResponse:
     revealed = message_contents.reveal(
         poison_id=message_id, principal=principal, now=now
     )
-    return _page(request, messages.opened(revealed, principal, now=now))
+    return _page(request, messages.page_of_revealed(revealed, principal, now=now))
 
 
 @require_POST

@@ -144,7 +144,7 @@ def edit(request: SignedIn, outbox_id: int) -> HttpResponse:
 
 @require_POST
 @needs(Scope.BROKERS_WRITE)
-def paused(request: SignedIn, outbox_id: int) -> HttpResponse:
+def set_paused(request: SignedIn, outbox_id: int) -> HttpResponse:
     """Answer the form that pauses or resumes an outbox's sweeper.
 
     The form's `paused` says which. Redirects to the outbox's page.

@@ -88,12 +88,12 @@ def policies(request: SignedIn, topic_id: int) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.POISONS_READ)
-def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
+def samples(request: SignedIn, topic_id: int) -> HttpResponse:
     """Show the page of a topic's dead-letter samples; a POST reveals their contents."""
     principal = request.user.principal
     topic = topics.visible(topic_id, principal)
     rows = (
-        stored_dead_letter_samples.opened(
+        stored_dead_letter_samples.rows_of_revealed(
             letters.reveal(topic=topic, principal=principal, now=clock.now())
         )
         if request.method == "POST"

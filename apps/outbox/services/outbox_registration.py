@@ -315,7 +315,7 @@ def _readable(settings: OutboxSettings) -> dict[str, Any]:
 
     The address itself is a secret.
     """
-    return asdict(settings) | {"url": sealed_addresses.described(settings.url)}
+    return asdict(settings) | {"url": sealed_addresses.storage_of(settings.url)}
 
 
 def _record(

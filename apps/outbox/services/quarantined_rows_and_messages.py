@@ -150,7 +150,7 @@ def decide(
     )
 
 
-def unsettled() -> QuerySet[SetAsideRow]:
+def rows_awaiting_writeback() -> QuerySet[SetAsideRow]:
     """Select our records of quarantined outbox rows that are not as was decided.
 
     Each has the decided state as its `target`: the row in the producer's database is
@@ -188,7 +188,7 @@ def first_unsettled(
     They are not yet as was decided. It reads all records of rows that were set aside,
     however few it lists.
     """
-    rows = unsettled().filter(outbox=outbox).exclude(pk__in=passed_by)
+    rows = rows_awaiting_writeback().filter(outbox=outbox).exclude(pk__in=passed_by)
     return list(rows.order_by("pk").values_list("pk", flat=True)[:most])
 
 
@@ -199,7 +199,7 @@ def unsettled_rows(keys: Sequence[int]) -> list[DecidedRow]:
     """
     return [
         DecidedRow(row, AsideState(row.target))  # type: ignore[attr-defined]
-        for row in unsettled().filter(pk__in=keys).order_by("pk")
+        for row in rows_awaiting_writeback().filter(pk__in=keys).order_by("pk")
     ]
 
 

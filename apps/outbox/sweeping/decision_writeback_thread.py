@@ -130,7 +130,7 @@ class DecisionWriteback:
 
     def _unsettled_outboxes(self) -> list[Outbox]:
         with self._looking():
-            rows = quarantined_rows_and_messages.unsettled().exclude(
+            rows = quarantined_rows_and_messages.rows_awaiting_writeback().exclude(
                 pk__in=self._keys_not_written("row")
             )
             outboxes = Outbox.objects.filter(pk__in=rows.values("outbox"))

@@ -108,9 +108,9 @@ class GatewayApplication:
         http = HttpCaller(connections_per_target=CONNECTIONS_PER_TARGET)
         return cls(monotonic=monotonic, http=http)
 
-    def cut(self) -> None:
+    def stop_first_tries(self) -> None:
         """End first tries as the gateway stops: store requests that have no answer."""
-        self._first_tries.cut()
+        self._first_tries.stop()
 
     async def aclose(self) -> None:
         """Close the gateway: finish first tries, write what waits, close connections.

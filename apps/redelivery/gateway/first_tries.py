@@ -101,7 +101,7 @@ class FirstTries:
         self._late_answers: set[asyncio.Task[None]] = set()
         self._is_stopping = False
 
-    def cut(self) -> None:
+    def stop(self) -> None:
         """End all of the gateway's first tries that are under way: the gateway stops.
 
         A request that was written counts as unknown, another as failed, or as not
@@ -194,7 +194,7 @@ class FirstTries:
             self._limits.discard(limit)
 
     def _new_limit(self, seconds: float | None) -> asyncio.Timeout:
-        """Return a time limit that `cut` ends while it is among `_limits`."""
+        """Return a time limit that `stop` ends while it is among `_limits`."""
         limit = asyncio.timeout(0 if self._is_stopping else seconds)
         self._limits.add(limit)
         return limit

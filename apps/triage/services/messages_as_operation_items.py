@@ -96,7 +96,7 @@ def _select(selection: SelectionRequest, *, topics: Sequence[str]) -> PoisonQuer
     if selection.verb is Verb.GIVE_BACK:
         # By exact name: in a query, a star in the name would match any text.
         allowed = allowed.filter(
-            topic_names_to_id_filters.named(selection.target_topic or "")
+            topic_names_to_id_filters.by_name(selection.target_topic or "")
         )
     if selection.query is not None:
         return allowed.matching(selection.query)

@@ -97,7 +97,7 @@ class MessageRecords:
             due_at=min(self._times()) + due_in,
             first_enqueued_at=since,
         )
-        return decision, self._attempts.failed(
+        return decision, self._attempts.count_failure(
             facts.identity,
             facts.number,
             now=now,
@@ -112,7 +112,7 @@ class MessageRecords:
     def charge_crash(self, facts: MessageFacts, reason: str) -> None:
         """Record that the message ends this process."""
         with tolerating_a_full_disk():
-            self._attempts.crashed(facts.number, now=self._clock(), reason=reason)
+            self._attempts.count_crash(facts.number, now=self._clock(), reason=reason)
 
     # Once it is decided
 
@@ -127,7 +127,9 @@ class MessageRecords:
         if facts.number not in self._attempts.given_up:
             self.forget(facts)
 
-    def poisoned(self, facts: MessageFacts, *, is_shared: bool, crashes: int) -> None:
+    def mark_poison(
+        self, facts: MessageFacts, *, is_shared: bool, crashes: int
+    ) -> None:
         """Remember a poison until it is settled or its skip has arrived.
 
         Delete its record instead if it is redriven, if its broker does not return it,
@@ -141,7 +143,7 @@ class MessageRecords:
             self.forget(facts)
             return
         with tolerating_a_full_disk():
-            self._attempts.poisoned(
+            self._attempts.mark_poison(
                 facts.identity,
                 facts.number,
                 bookmark=self._poison_key(facts),

@@ -147,7 +147,7 @@ class GivenUpMessages:
             self._skips.add_own(_own_skip(facts, report, receipt.poison))
         self._raised.pop(facts.identity, None)
         is_shared = not report.suspected and not receipt.spooled
-        self._records.poisoned(facts, is_shared=is_shared, crashes=report.crashes)
+        self._records.mark_poison(facts, is_shared=is_shared, crashes=report.crashes)
         self._redriven.settle(facts)
         self._reporter.count(self._counter_key, failed=1)
         log.warning("%s is poison (%s)", facts.name, report.cause)

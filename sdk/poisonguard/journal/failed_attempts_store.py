@@ -77,7 +77,7 @@ class Attempts:
         rows = (failure, crash)
         return None if rows == (None, None) else record_of(*rows)
 
-    def failed(
+    def count_failure(
         self,
         identity: bytes,
         number: int,
@@ -112,7 +112,7 @@ class Attempts:
             self.suspects.add(number)
         return record
 
-    def crashed(
+    def count_crash(
         self, number: int, *, now: datetime, reason: str, cause: Cause = Cause.CRASH
     ) -> None:
         """Count a message's crash that the process itself sees coming."""
@@ -157,7 +157,7 @@ class Attempts:
             self.suspects.discard(number)
             self.given_up.discard(number)
 
-    def poisoned(
+    def mark_poison(
         self,
         identity: bytes,
         number: int,

@@ -429,7 +429,7 @@ def test_a_topic_with_an_invalid_name_does_not_stop_the_others(
     stream.xadd("orders", {"body": b"1"})
     stream.xadd("orders-poison", {"body": b"1"})
 
-    chosen = brokers.chosen(ours, [], operator, everything=True)
+    chosen = brokers.topics_to_observe(ours, [], operator, everything=True)
 
     assert [each.name for each in chosen] == ["orders"]
 

@@ -527,7 +527,7 @@ def test_a_restored_message_whose_row_was_deleted_stays_open(
 
     poison.refresh_from_db()
     assert poison.state == "open"
-    assert not quarantined_rows_and_messages.unsettled().exists()
+    assert not quarantined_rows_and_messages.rows_awaiting_writeback().exists()
 
 
 def test_a_row_that_is_locked_is_left_for_later_and_the_others_are_settled(

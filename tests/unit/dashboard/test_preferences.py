@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from apps.dashboard.preferences import chosen, cookies_to_set
+from apps.dashboard.preferences import cookies_to_set, preferences_from
 
 
 def test_unknown_values_are_the_defaults() -> None:
-    values = chosen({"pw_theme": '"><script>', "pw_density": "compact"})
+    values = preferences_from({"pw_theme": '"><script>', "pw_density": "compact"})
 
     assert values == {
         "theme": "auto",

@@ -24,5 +24,5 @@ class Command(BaseCommand):
         stop = StopEvent()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        with postgres_connections.shared("lanes", most=MOST_SESSIONS):
+        with postgres_connections.share_sessions("lanes", most=MOST_SESSIONS):
             runner.serve(stop=stop, clock=clock.now)

@@ -20,7 +20,7 @@ class Command(BaseCommand):
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        with postgres_connections.shared(
+        with postgres_connections.share_sessions(
             "sweeper",
             most=sweeper_process.MOST_SESSIONS,
             idle_in_transaction_session_timeout=postgres_connections.IDLE_TRANSACTION,

@@ -33,7 +33,7 @@ def sessions() -> AbstractContextManager[None]:
     Postgres ends a transaction that idles: a frozen sender must not keep its rows
     locked.
     """
-    return postgres_connections.shared(
+    return postgres_connections.share_sessions(
         "sender",
         most=sender_process.MOST_SESSIONS,
         idle_in_transaction_session_timeout=postgres_connections.IDLE_TRANSACTION,
