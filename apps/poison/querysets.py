@@ -141,7 +141,17 @@ class WindowQuerySet(models.QuerySet["ItemWindow"]):
                 counts[operation] = dict(zip(COUNTED, numbers, strict=True))
         return counts
 
-    def silent(self, now: datetime) -> int:
-        """Count the sent items of which no answer came for too long."""
-        marked = self.filter(marked_at__lt=silent_before(now))
-        return marked.aggregate(number=Sum("sent"))["number"] or 0
+    def silent(self, now: datetime, *, is_over: bool = False) -> int:
+        """Count the items of which no answer came for too long.
+
+        `is_over`: their operation ended before that time, and will not find out what
+        was sent. So those that may have been sent count, too.
+        """
+        before = silent_before(now)
+        if is_over:
+            # What a killed run claimed first was marked by none.
+            silent = self.exclude(marked_at__gte=before)
+            number = Sum(F("sent") + F("unknown"))
+        else:
+            silent, number = self.filter(marked_at__lt=before), Sum("sent")
+        return silent.aggregate(number=number)["number"] or 0

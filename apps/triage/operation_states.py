@@ -132,7 +132,8 @@ class ItemState(StrEnum):
 # After its end, a drop can be undone as a whole for this long.
 UNDO_WINDOW = timedelta(days=30)
 
-# Which messages of a requeue can be tried again; silent: sent, and never answered.
+# Which messages of a requeue can be tried again; silent: sent, or maybe, and never
+# answered.
 RETRIED = ("refused", "recurred", "silent")
 
 # The standings of items; their counts always add up to the total.

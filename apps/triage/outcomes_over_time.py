@@ -46,7 +46,7 @@ class OutcomeBucket:
     """What became of the messages that were sent in one span of time.
 
     `counts` is by outcome; of those that are still `sent`, `silent` got no answer for
-    too long.
+    too long. After the operation, so do those that are `unknown`.
     """
 
     begins_at: datetime
@@ -110,7 +110,7 @@ WITH moment AS MATERIALIZED ({{moments}}), span AS (
 )
 SELECT date_bin(make_interval(secs => bucket.seconds), at, %(origin)s),
        bucket.seconds, {", ".join(f"sum({name})::int8" for name in OUTCOMES)},
-       coalesce(sum(sent) FILTER (WHERE at < %(silent_before)s), 0)::int8
+       coalesce(sum({{silent}}) FILTER (WHERE at < %(silent_before)s), 0)::int8
 FROM moment CROSS JOIN bucket GROUP BY 1, 2 ORDER BY 1
 """  # noqa: S608 - made of our own names
 
@@ -131,7 +131,10 @@ def outcomes_over_time(
         "origin": _ORIGIN,
         "silent_before": silent_before(now),
     }
-    statement = _SELECT.format(moments=_WINDOWS if is_by_window else _MESSAGES)
+    statement = _SELECT.format(
+        moments=_WINDOWS if is_by_window else _MESSAGES,
+        silent="sent + unknown" if operation.is_long_over(now) else "sent",
+    )
     with transaction.atomic(), connection.cursor() as cursor:
         read_by_index()
         cursor.execute(statement, values)

@@ -84,7 +84,10 @@ def pace_of(operation: Operation, tally: ItemTally, *, now: datetime) -> Pace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationProgress:
-    """How far an operation has come; `silent` counts items sent without an answer."""
+    """How far an operation has come; `silent` counts items without an answer.
+
+    They were sent, or may have been.
+    """
 
     operation: Operation
     tally: ItemTally
@@ -111,6 +114,12 @@ def all_counts(operations: Collection[Operation]) -> dict[int, dict[str, int]]:
     }
 
 
+def silent_number(operation: Operation, *, now: datetime) -> int:
+    """Count the items of an operation of which no answer came for too long."""
+    windows = ItemWindow.objects.filter(operation=operation.pk)
+    return windows.silent(now, is_over=operation.is_long_over(now))
+
+
 def progress_of(
     *, operation_id: int, principal: Principal, now: datetime
 ) -> OperationProgress:
@@ -124,7 +133,7 @@ def progress_of(
     return OperationProgress(
         operation=operation,
         tally=tally,
-        silent=ItemWindow.objects.filter(operation=operation.pk).silent(now),
+        silent=silent_number(operation, now=now),
         pace=pace,
         eta=None if pace.remaining is None else now + pace.remaining,
     )

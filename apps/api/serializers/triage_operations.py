@@ -117,7 +117,8 @@ class Retry(RequestSchema[dict[str, Any]]):
         child=RetriedStanding(),
         min_length=1,
         max_length=len(RETRIED),
-        help_text="`silent` are those that were sent without an answer for 10 minutes",
+        help_text="`silent`: sent, or unknown after the operation, and no answer for 10"
+        " minutes",
     )
 
 
@@ -205,7 +206,8 @@ class OperationDetail(OperationRow):
         help_text="the dead-letter queue, of a give back",
     )
     silent = Number(
-        source="progress.silent", help_text="sent, and no answer for 10 min"
+        source="progress.silent",
+        help_text="sent, or unknown after the operation, and no answer for 10 min",
     )
     refused = SingledOut(many=True, help_text="the first 200 messages")
     skipped = SingledOut(many=True, help_text="the first 200 messages")

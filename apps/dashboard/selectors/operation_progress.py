@@ -52,6 +52,7 @@ class AffectedProblem:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress(OperationStatus):
     silent: int
+    is_long_over: bool
     pace: Pace
     undoable: int | TooSlow
     is_undo_over: bool
@@ -107,9 +108,11 @@ class Progress(OperationStatus):
             return f"{self.came_back:,} of {acted:,} came back."
         if self.tally.refused:
             return f"{self.tally.refused:,} of {self.tally.acts_on:,} were refused."
-        if unknown := self.tally.counts[RedriveOutcome.UNKNOWN]:
+        unknown = self.tally.counts[RedriveOutcome.UNKNOWN]
+        if unknown and not self.is_long_over:
             return f"{unknown:,} are unknown: they may have been sent."
-        return f"{self.silent:,} of {acted:,} are silent." if self.silent else ""
+        handed_over = acted + unknown
+        return f"{self.silent:,} of {handed_over:,} are silent." if self.silent else ""
 
     @property
     def counts_to_retry(self) -> list[tuple[str, str, int]]:
@@ -161,6 +164,7 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
         operation=operation,
         tally=current.tally,
         silent=current.silent,
+        is_long_over=operation.is_long_over(now),
         pace=current.pace,
         undoable=_undoable_count(operation, current.tally, now=now),
         is_undo_over=_is_undo_over(operation, now=now),

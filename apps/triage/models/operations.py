@@ -14,6 +14,7 @@ from django.db.models import Q
 from apps.brokers.models import Topic
 from apps.core.postgres_transaction_fields import CurrentSnapshot, SnapshotField
 from apps.poison.models import Redrive
+from apps.poison.states import silent_before
 from apps.triage.operation_querysets import OperationQuerySet
 from apps.triage.operation_states import (
     ACTIVE,
@@ -200,6 +201,10 @@ class Operation(models.Model):
         It may where it reaches consumers or back ends, and so can be slowed down.
         """
         return (ItemKindName(self.kind), Verb(self.verb)) in PACED
+
+    def is_long_over(self, now: datetime) -> bool:
+        """Tell whether it ended so long ago that what has no answer yet is silent."""
+        return self.finished_at is not None and self.finished_at < silent_before(now)
 
     @property
     def undo_ends_at(self) -> datetime | None:

@@ -108,13 +108,17 @@ def _select(selection: SelectionRequest, *, topics: Sequence[str]) -> PoisonQuer
     return allowed.filter(pk__in=selection.ids)
 
 
+_OUTCOMES = {"silent": (RedriveOutcome.SENT.value, RedriveOutcome.UNKNOWN.value)}
+
+
 def _retried(operation: int, standings: Sequence[str]) -> QuerySet[Item, int]:
     """Select the poisons of an operation whose items have these standings.
 
-    A silent one was sent, and may be judged as answered later: the preview skips it.
+    A silent one was sent, or may have been, and may be judged as answered later: the
+    preview skips it.
     """
     outcomes = [
-        RedriveOutcome.SENT.value if name == "silent" else name for name in standings
+        outcome for name in standings for outcome in _OUTCOMES.get(name, (name,))
     ]
     sends = Redrive.objects.filter(
         poison=OuterRef("poison"), operation=operation, outcome__in=outcomes
