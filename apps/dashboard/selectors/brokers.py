@@ -24,7 +24,7 @@ from apps.brokers.services import broker_registration
 from apps.brokers.services.topics_and_routing_publisher import Convention, convention_of
 from apps.brokers.topic_querysets import TopicQuerySet
 from apps.capture.models import LaneState
-from apps.core.errors import Unavailable
+from apps.core.errors import Refused, Unavailable
 from apps.core.hashed_ids import digest_of, raw
 from apps.core.text_cleaning import readable
 from apps.dashboard.selectors.consumer_positions import lane_state
@@ -36,6 +36,10 @@ MOST_FOUND = 500
 WORST_FIRST = (
     *(LaneState.AWAY, LaneState.MISSING, LaneState.HOLDING, "silent"),
     *(LaneState.PAUSED, LaneState.OFF, LaneState.EXPECTED, LaneState.RUNNING),
+)
+_CHANGED = (
+    "The dead-letter queues that are not watched yet are not those that you looked at"
+    " any more: nothing was done, and this is the list now."
 )
 
 Capability = tuple[str, str]
@@ -149,13 +153,15 @@ class OfferedTopic:
 class Discovery:
     """The topics of a broker; `rows` are the first whose name contains the search.
 
-    `peeks`: observing shows samples and the age of the oldest message.
+    `mark` identifies those that are new. `peeks`: observing shows samples and the age
+    of the oldest message.
     """
 
     rows: list[OfferedTopic]
     matching: int
     number: int
     new: int
+    mark: str
     peeks: bool
 
 
@@ -201,43 +207,44 @@ def discovered(
     Lists only topics that the principal sees, and whose name contains `name`. Raises
     Unavailable or Refused with the broker's message.
     """
-    broker_topics = [
-        t for t in ping_and_discovery.discover(broker=broker) if principal.sees(t.name)
-    ]
-    registered = {
-        topic.native_name: _broker_topic(topic, now=now)
-        for topic in _visible_topics(principal).filter(broker=broker)
-    }
-    rows = [
-        _discovered_topic(broker, each, registered.get(each.name))
-        for each in broker_topics
-    ]
+    rows = _discovered_topics(broker, principal, now=now)
+    new = [row.topic for row in rows if row.is_new]
     matching = [row for row in rows if _has_in_name(row.topic, name)]
     return Discovery(
         rows=matching[:MOST_FOUND],
         matching=len(matching),
         number=len(rows),
-        new=sum(row.is_new for row in rows),
+        new=len(new),
+        mark=_mark_of_all(new),
         peeks=adapters.adapter(broker.kind).capabilities.peeks,
     )
 
 
 def topics_to_observe(
-    broker: Broker, marks: Iterable[str], principal: Principal, *, everything: bool
+    broker: Broker, marks: Iterable[str], principal: Principal, *, now: datetime
 ) -> list[FoundTopic]:
-    """Ask a broker for its topics; return the marked, or all with a dead-letter queue.
+    """Ask a broker for its topics; return those with these marks.
 
     Topics that the principal does not see, or that cannot be registered because of
     their names, are left out.
     """
     chosen_marks = frozenset(marks)
-    broker_topics = [
-        t for t in ping_and_discovery.discover(broker=broker) if principal.sees(t.name)
-    ]
-    keepable = [each for each in broker_topics if broker_registration.is_keepable(each)]
-    if everything:
-        return [each for each in keepable if each.dead_letter_queue]
-    return [each for each in keepable if mark_of(each) in chosen_marks]
+    rows = _discovered_topics(broker, principal, now=now)
+    return [row.topic for row in rows if row.is_keepable and row.mark in chosen_marks]
+
+
+def all_new(
+    broker: Broker, mark: str, principal: Principal, *, now: datetime
+) -> list[FoundTopic]:
+    """Ask a broker for its topics; return all that are new, or [] if none is.
+
+    Raises Refused if they are not those that a page with this mark showed.
+    """
+    rows = _discovered_topics(broker, principal, now=now)
+    new = [row.topic for row in rows if row.is_new]
+    if new and _mark_of_all(new) != mark:
+        raise Refused(_CHANGED)
+    return new
 
 
 def describe(capabilities: Capabilities) -> list[Capability]:
@@ -369,6 +376,31 @@ def _broker_topic(topic: Topic, *, now: datetime) -> BrokerTopic:
     return BrokerTopic(
         topic=topic, lane_state=lane_state(topic.lane, now=now) if has_lane else ""
     )
+
+
+def _discovered_topics(
+    broker: Broker, principal: Principal, *, now: datetime
+) -> list[OfferedTopic]:
+    """Ask a broker for its topics; list those that the principal sees."""
+    broker_topics = [
+        t for t in ping_and_discovery.discover(broker=broker) if principal.sees(t.name)
+    ]
+    registered = {
+        topic.native_name: _broker_topic(topic, now=now)
+        for topic in _visible_topics(principal).filter(broker=broker)
+    }
+    return [
+        _discovered_topic(broker, each, registered.get(each.name))
+        for each in broker_topics
+    ]
+
+
+def _mark_of_all(topics: Iterable[FoundTopic]) -> str:
+    """Return a digest of topics with their dead-letter queues, in whatever order."""
+    pairs = sorted(
+        digest_of(raw(each.name), raw(each.dead_letter_queue)) for each in topics
+    )
+    return digest_of(*pairs).hex()
 
 
 def _discovered_topic(

@@ -165,17 +165,17 @@ def _observe(request: SignedIn, broker: Broker) -> int:
     """Register a broker's chosen topics, and observe their dead-letter queues.
 
     Only of topics that have one; returns how many are observed. Raises Invalid without
-    a topic.
+    a topic, and Refused if all means others than the page showed.
     """
     principal, now = request.user.principal, clock.now()
-    chosen = brokers.topics_to_observe(
-        broker,
-        request.POST.getlist("topics"),
-        principal,
-        everything="everything" in request.POST,
-    )
-    if not chosen:
-        raise Invalid("topics", "choose at least one of them.")
+    if "everything" in request.POST:
+        mark = request.POST["everything"]
+        chosen = brokers.all_new(broker, mark, principal, now=now)
+    else:
+        marks = request.POST.getlist("topics")
+        chosen = brokers.topics_to_observe(broker, marks, principal, now=now)
+        if not chosen:
+            raise Invalid("topics", "choose at least one of them.")
     topics = broker_registration.adopt_topics(
         broker=broker, topics=chosen, principal=principal, now=now
     )

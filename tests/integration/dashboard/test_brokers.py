@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,6 +25,7 @@ from apps.core.errors import Refused
 from apps.dashboard.selectors import brokers
 from apps.team.rights import Principal, Role
 from tests.integration.dashboard.conftest import SignIn
+from tests.integration.dashboard.page_forms import form_on
 from tests.integration.dashboard.pages import get, post, words
 
 pytestmark = pytest.mark.django_db
@@ -56,6 +58,17 @@ def password_of(url: str) -> str:
 
 def filled(address: str, **changes: str) -> dict[str, str]:
     return {"name": "ours", "kind": "redis_streams", "url": address, **changes}
+
+
+def all_buttons(response: Any) -> list[str]:
+    """List the values of a page's button that observes all that is new."""
+    buttons = form_on(response, button="Observe all").buttons
+    return [each["value"] or "" for each in buttons if each.get("name") == "everything"]
+
+
+def mark_of_all(client: Client, broker: Broker) -> str:
+    (mark,) = all_buttons(client.post(f"/brokers/{broker.pk}/discover"))
+    return mark
 
 
 def test_a_broker_is_added_and_its_secret_is_on_no_page(
@@ -339,9 +352,9 @@ def test_all_with_a_dead_letter_queue_are_observed_at_once(
 ) -> None:
     for name in ("orders", "orders-poison", "bills", "bills-poison", "plain"):
         stream.xadd(name, {"body": b"1"})
-    path = f"/brokers/{ours.pk}/observe"
+    path, mark = f"/brokers/{ours.pk}/observe", mark_of_all(admin, ours)
 
-    said = [words(get(admin, post(admin, path, 302, everything="1"))) for _ in "ab"]
+    said = [words(get(admin, post(admin, path, 302, everything=mark))) for _ in "ab"]
 
     assert "Observed from now on: 2." in said[0]
     assert "Nothing new to observe" in said[1]
@@ -351,6 +364,56 @@ def test_all_with_a_dead_letter_queue_are_observed_at_once(
     }
     assert not Topic.objects.filter(name="plain").exists()
     assert Entry.objects.filter(action="topic.registered").count() == 2
+
+
+def offered(name: str, queue: str) -> FoundTopic:
+    return FoundTopic(name=name, depth=1, dead_letter_queue=queue, dead_letters=1)
+
+
+@pytest.mark.parametrize(
+    "by_then",
+    [
+        [offered("a", "a-poison"), offered("b", "b-poison"), offered("c", "c-poison")],
+        [offered("a", "a-poison"), offered("b", "b-errors")],
+        [offered("a", "a-poison")],
+    ],
+    ids=["one more", "another queue", "one less"],
+)
+def test_all_is_refused_with_the_list_of_now_where_that_is_another_than_was_shown(
+    admin: Client,
+    ours: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    by_then: list[FoundTopic],
+) -> None:
+    shown = [offered("a", "a-poison"), offered("b", "b-poison"), offered("plain", "")]
+    monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: shown)
+    path, mark = f"/brokers/{ours.pk}/observe", mark_of_all(admin, ours)
+    monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: by_then)
+
+    refused = admin.post(path, {"everything": mark})
+    lanes, page = Lane.objects.count(), words(refused.content.decode())
+    (button,) = all_buttons(refused)
+    post(admin, path, 302, everything=button)
+
+    assert (refused.status_code, lanes) == (409, 0)
+    assert "are not those that you looked at" in page
+    assert f"Observe all {len(by_then)} with a dead-letter queue" in page
+    queues = Lane.objects.values_list("topic__dead_letter_queue", flat=True)
+    assert set(queues) == {each.dead_letter_queue for each in by_then}
+
+
+def test_all_means_the_shown_ones_in_whatever_order_and_depth_by_then(
+    admin: Client, ours: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = [offered("a", "a-poison"), offered("b", "b-poison")]
+    monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: shown)
+    path, mark = f"/brokers/{ours.pk}/observe", mark_of_all(admin, ours)
+    by_then = [replace(each, depth=7, dead_letters=8) for each in reversed(shown)]
+    monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: by_then)
+
+    post(admin, path, 302, everything=mark)
+
+    assert Lane.objects.count() == 2
 
 
 def test_observing_without_a_choice_shows_an_error(admin: Client, ours: Broker) -> None:
@@ -410,7 +473,8 @@ def test_a_hostile_name_is_shown_and_carried_as_it_is(
     path = f"/brokers/{ours.pk}"
 
     page = post(admin, f"{path}/discover", 200)
-    post(admin, f"{path}/observe", 302, everything="1")
+    mark = mark_of_all(admin, ours)
+    post(admin, f"{path}/observe", 302, everything=mark)
     topic = Topic.objects.get()
     pages = [page, post(admin, f"{path}/discover", 200)]
     pages += [get(admin, each) for each in ("/topics", f"/topics/{topic.pk}")]
@@ -422,14 +486,15 @@ def test_a_hostile_name_is_shown_and_carried_as_it_is(
 
 
 def test_a_topic_with_an_invalid_name_does_not_stop_the_others(
-    ours: Broker, operator: Principal, stream: redis.Redis
+    ours: Broker, operator: Principal, stream: redis.Redis, now: datetime
 ) -> None:
     stream.xadd(b"\xff\x00", {"body": b"1"})
     stream.xadd(b"\xff\x00-poison", {"body": b"1"})
     stream.xadd("orders", {"body": b"1"})
     stream.xadd("orders-poison", {"body": b"1"})
 
-    chosen = brokers.topics_to_observe(ours, [], operator, everything=True)
+    mark = brokers.discovered(ours, "", operator, now=now).mark
+    chosen = brokers.all_new(ours, mark, operator, now=now)
 
     assert [each.name for each in chosen] == ["orders"]
 
