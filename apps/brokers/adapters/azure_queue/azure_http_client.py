@@ -34,6 +34,7 @@ from apps.brokers.adapters.azure_queue.account import AzureAccount
 from apps.brokers.address_policy import Dial, usual_dial
 from apps.brokers.errors import MaybeSent, NotSent, Rejected
 from apps.core.errors import Unavailable
+from apps.core.text_cleaning import one_line
 
 VERSION = "2021-12-02"
 # A lane keeps its connections while it lives, and there may be many lanes.
@@ -42,7 +43,6 @@ CONNECT_SECONDS = 5.0
 REPLY_SECONDS = 20.0
 LARGEST_PAGE = 32
 QUEUES_PAGE = 5_000
-REASON_LIMIT = 300
 
 # Overloaded, so it did nothing; and: in trouble, so it may have acted.
 TURNED_AWAY = frozenset({429, 503})
@@ -316,8 +316,8 @@ def _parse_message(element: ElementTree.Element) -> AzureMessage:
 
 def _first_line(match: re.Match[bytes] | None) -> str:
     """Return Azure's error as one short line without signatures."""
-    words = " ".join(match[1].decode(errors="replace").split()) if match else ""
-    return _SIGNATURE.sub("sig=...", words)[:REASON_LIMIT]
+    text = match[1].decode(errors="replace") if match else ""
+    return one_line(_SIGNATURE.sub("sig=...", text))
 
 
 def unless_missing(call: Callable[[], T], *, otherwise: T) -> T:

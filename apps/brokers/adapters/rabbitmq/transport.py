@@ -16,10 +16,10 @@ from contextlib import suppress
 
 from apps.brokers.adapters.rabbitmq.address_and_queues import RabbitAddress
 from apps.brokers.errors import MaybeSent, NotSent
+from apps.core.text_cleaning import one_line
 
 CONNECT_SECONDS = 5.0
 CHUNK = 2**18
-REASON_LIMIT = 300
 
 _NOT_NOW = (
     BlockingIOError,
@@ -126,7 +126,7 @@ class RabbitLink:
 def reason_of(error: Exception) -> str:
     """Return the system's error as one short line."""
     words = (isinstance(error, OSError) and error.strerror) or str(error)
-    return " ".join(words.split())[:REASON_LIMIT] or type(error).__name__
+    return one_line(words) or type(error).__name__
 
 
 def _connect(address: RabbitAddress) -> socket.socket:

@@ -21,6 +21,7 @@ from redis.retry import Retry
 from apps.brokers.address_policy import Dial, usual_dial
 from apps.brokers.errors import MaybeSent, NotSent, Rejected
 from apps.core.errors import Invalid
+from apps.core.text_cleaning import one_line
 
 Argument = bytes | str | int
 Command = Sequence[Argument]
@@ -29,7 +30,6 @@ CONNECT_SECONDS = 5.0
 REPLY_SECONDS = 20.0
 # A blocking read must end well before its reply counts as lost.
 BLOCK_SECONDS = REPLY_SECONDS / 2
-REASON_LIMIT = 300
 # So many bytes go to the socket at once, at least, but for the last.
 WRITTEN_BYTES = 2**16
 
@@ -178,7 +178,7 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, InvalidResponse):
         return "what answers there is not Redis"
     text = f"{getattr(error, 'status_code', None) or ''} {error}"
-    return " ".join(text.split())[:REASON_LIMIT] or type(error).__name__
+    return one_line(text) or type(error).__name__
 
 
 def packed(commands: Sequence[Command]) -> Iterator[bytes]:

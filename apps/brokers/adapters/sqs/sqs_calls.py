@@ -32,12 +32,12 @@ from apps.brokers.adapters import http_pools_to_checked_addresses
 from apps.brokers.address_policy import Dial, usual_dial
 from apps.brokers.errors import MaybeSent, NotSent, QueueMissing, Rejected
 from apps.core.errors import Invalid
+from apps.core.text_cleaning import one_line
 
 CONNECT_SECONDS = 5.0
 # SQS' own limit of waiting for a message, and time for its answer to arrive.
 LONGEST_POLL = 20
 REPLY_SECONDS = LONGEST_POLL + 10.0
-REASON_LIMIT = 300
 # SQS' limit of entries in one batch.
 MOST_AT_ONCE = 10
 
@@ -193,10 +193,10 @@ class SqsWire:
         except ParamValidationError as error:
             raise SqsRejected("ParamValidation", str(error), about=about) from error
         except _NEVER_SENT as error:
-            raise NotSent(f"{self.address} is away: {_one_line(str(error))}") from error
+            raise NotSent(f"{self.address} is away: {one_line(str(error))}") from error
         except (BotoCoreError, OSError) as error:
             raise MaybeSent(
-                f"{self.address} is away: {_one_line(str(error))}"
+                f"{self.address} is away: {one_line(str(error))}"
             ) from error
         return done
 
@@ -316,12 +316,7 @@ def _code_of(code: str) -> str:
 
 def _format_error(code: str, words: str) -> str:
     """Format SQS' error as one short line."""
-    return _one_line(f"{_code_of(code)}: {words}" if words else _code_of(code))
-
-
-def _one_line(text: str) -> str:
-    """Put SQS' error text on one line, cut to a limit."""
-    return " ".join(text.split())[:REASON_LIMIT]
+    return one_line(f"{_code_of(code)}: {words}" if words else _code_of(code))
 
 
 def _parse_endpoint(options: Mapping[str, object]) -> str | None:
