@@ -11,13 +11,12 @@ import asyncio
 import json
 import logging
 import time
-import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Self
+from uuid import UUID
 
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError
@@ -60,6 +59,7 @@ from apps.redelivery.outbound.http_caller import HttpCaller
 from apps.redelivery.outbound.request_and_answer_headers import OWN_PREFIX
 from apps.team import refused_api_key_audit
 from apps.team.rights import Scope
+from poisonguard.contract import uuid_of
 
 PREFIX = b"/gateway/"
 STATUS_PREFIX = STATUS_PATH.encode()
@@ -235,15 +235,13 @@ class GatewayApplication:
                 headers=((b"allow", b"GET, HEAD"),),
             )
         key = await self._caller_key(caller)
-        document = None
-        with suppress(ValueError):
-            id_ = uuid.UUID(caller.raw_path[len(STATUS_PREFIX) :].decode("ascii"))
-            document = await self._status(id_, key)
+        id_ = uuid_of(caller.raw_path[len(STATUS_PREFIX) :].decode("latin-1"))
+        document = None if id_ is None else await self._status(id_, key)
         if document is None:
             raise _absent("This key made no such delivery.")
         await _answer_json(caller, HTTPStatus.OK, document)
 
-    async def _status(self, id_: uuid.UUID, key: CachedKey) -> dict[str, object] | None:
+    async def _status(self, id_: UUID, key: CachedKey) -> dict[str, object] | None:
         try:
             return await self._storing.run(
                 partial(delivery_store.status, id_, key.principal)

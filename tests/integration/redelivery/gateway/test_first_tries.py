@@ -205,6 +205,8 @@ def test_a_failure_is_stored_once_and_its_caller_told_how_it_goes_on(
     assert b"no luck" not in status.body
     assert gateway.call(address, secret=key()).status == 404
     assert gateway.call(address, method="DELETE").status == 405
+    for spelling in (f"{{{delivery.pk}}}", delivery.pk.hex, f"urn:uuid:{delivery.pk}"):
+        assert gateway.call(f"/gateway/-/deliveries/{spelling}").status == 404
 
 
 @pytest.mark.parametrize(
