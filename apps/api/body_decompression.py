@@ -36,7 +36,7 @@ class CountingStream:
         return piece
 
 
-def inflated(stream: Readable, *, encoding: str, limit: int) -> bytearray:
+def inflate(stream: Readable, *, encoding: str, limit: int) -> bytearray:
     """Inflate a request's body and return it; raises TooLarge as soon as it is that.
 
     Raises UnknownEncoding for another encoding, and Unreadable for invalid bytes.

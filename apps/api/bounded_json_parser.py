@@ -13,7 +13,7 @@ from typing import Any
 from django.conf import settings
 from rest_framework.parsers import BaseParser
 
-from apps.api.body_decompression import Readable, inflated
+from apps.api.body_decompression import Readable, inflate
 from apps.api.request_exceptions import TooLarge, Unreadable
 
 # The key in META of the SHA-256 of the inflated body; idempotency compares it.
@@ -44,7 +44,7 @@ class BoundedJSONParser(BaseParser):
     ) -> Any:
         """Inflate and parse a request's JSON; store its digest in request.META."""
         meta = (parser_context or {})["request"].META
-        raw = inflated(
+        raw = inflate(
             stream,
             encoding=meta.get("HTTP_CONTENT_ENCODING", ""),
             limit=settings.POISONWEB_REQUEST_LIMIT,

@@ -1,7 +1,7 @@
 """Ask a broker whether it answers and what it has, while a person waits.
 
 Never call this inside a transaction. A client that hangs is left behind in its own
-thread. Texts of clients go through `concealed`, in case one quotes a secret.
+thread. Texts of clients go through `conceal_secrets`, in case one quotes a secret.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def discover(*, broker: Broker, within: float = DISCOVER_SECONDS) -> list[FoundT
     return _ask(broker, lambda admin: admin.discover(), within=within)
 
 
-def concealed(text: str, *, url: str) -> str:
+def conceal_secrets(text: str, *, url: str) -> str:
     """Replace the secrets of a broker's address in a text."""
     for secret in sorted(_secrets_in(url), key=len, reverse=True):
         text = text.replace(secret, CONCEALED)
@@ -85,11 +85,11 @@ def _ask(broker: Broker, question: Callable[[BrokerAdmin], T], *, within: float)
     try:
         return _call_within(partial(_ask_admin, broker, question), within=within)
     except Unavailable as away:
-        raise Unavailable(concealed(str(away), url=url)) from None
+        raise Unavailable(conceal_secrets(str(away), url=url)) from None
     except Invalid as wrong:
-        raise Invalid(wrong.field, concealed(wrong.remedy, url=url)) from None
+        raise Invalid(wrong.field, conceal_secrets(wrong.remedy, url=url)) from None
     except Refused as refusal:
-        raise Refused(concealed(str(refusal), url=url)) from None
+        raise Refused(conceal_secrets(str(refusal), url=url)) from None
 
 
 def _ask_admin(broker: Broker, question: Callable[[BrokerAdmin], T]) -> T:

@@ -235,7 +235,7 @@ def takes_host_json(topic: Topic) -> bool:
     return _host_json_reader(topic) is not None
 
 
-def pasted(
+def policies_of_host_json(
     topic: Topic, host_json: str, data: Mapping[str, object]
 ) -> dict[str, object]:
     """Return a topic's policies with the queue settings of a pasted `host.json`.

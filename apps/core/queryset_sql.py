@@ -46,7 +46,7 @@ def read_by_index() -> None:
 
 
 @contextmanager
-def pipelined() -> Iterator[None]:
+def pipeline() -> Iterator[None]:
     """Send SQL statements without waiting for the answer to the one before.
 
     Only reading an answer waits. Use it inside a transaction: an error of a statement

@@ -18,7 +18,7 @@ from apps.outbox.outbox_row_decisions import (
     STATE,
     Quarantine,
     RowState,
-    filled,
+    fill_table_names,
 )
 from apps.outbox.sweeper_and_row_states import AsideState
 from poisonguard.outbox.message import OutboxMessage, digest
@@ -119,7 +119,7 @@ def _changing(statement: str) -> _Change:
         quarantines: Mapping[int, Quarantine],
     ) -> Collection[int]:
         values = _values(quarantines)
-        cursor = connection.execute(filled(outbox, statement), values)
+        cursor = connection.execute(fill_table_names(outbox, statement), values)
         return [row_id for (row_id,) in cursor]
 
     return change
@@ -136,7 +136,7 @@ def _send(
     noticed. Rows that have changed meanwhile are not among those returned.
     """
     changed, messages = list[int](), list[tuple[str, str, bytes]]()
-    statement = filled(outbox, _SEND)
+    statement = fill_table_names(outbox, _SEND)
     # Bodies may be large: they are read one by one.
     for row_id, *columns in connection.cursor().stream(statement, _values(quarantines)):
         changed.append(row_id)
@@ -149,7 +149,7 @@ def _send(
             list(each) for each in zip(*messages, strict=True)
         )
         connection.execute(
-            filled(outbox, _NOTE_SENT),
+            fill_table_names(outbox, _NOTE_SENT),
             {"producers": producers, "message_ids": message_ids, "digests": digests},
         )
     return changed
@@ -164,7 +164,7 @@ def _release(
 
     Returns the ids of the released rows.
     """
-    statement = filled(outbox, RELEASE)
+    statement = fill_table_names(outbox, RELEASE)
     return [
         row_id
         for row_id, quarantine in quarantines.items()
@@ -207,7 +207,9 @@ def _became(
     """
     if not quarantines:
         return {}
-    looked_at = connection.execute(filled(outbox, _LOOK), _values(quarantines))
+    looked_at = connection.execute(
+        fill_table_names(outbox, _LOOK), _values(quarantines)
+    )
     states = {row_id: RowState(state) for row_id, state in looked_at}
     return {row_id: _aside_state(states.get(row_id), target) for row_id in quarantines}
 

@@ -20,7 +20,7 @@ from apps.core.errors import Refused, Unavailable
 from apps.core.postgres_connections import give_back_session
 from apps.outbox.database_error_texts import ErrorTexts
 from apps.outbox.models import Outbox
-from apps.outbox.producer_database_answer_limits import limited
+from apps.outbox.producer_database_answer_limits import limit_answers
 from apps.outbox.producer_database_url import ProducerDatabase
 from poisonguard.outbox.sweeping.table_names import Tables
 
@@ -205,7 +205,7 @@ def find(outbox: Outbox, filters: RowFilter, *, most: int) -> list[ProducerRow]:
         cursor = connection.cursor(row_factory=dict_row)
         statement = _ROWS.replace("{condition}", condition)
         cursor.execute(
-            filled(outbox, statement),
+            fill_table_names(outbox, statement),
             {
                 "message_id": filters.message_id,
                 "topic": filters.topic,
@@ -259,7 +259,7 @@ def _decide(
         "message_id": None,
         "hidden_topics": _encoded(hidden_topics),
     }
-    row = connection.execute(filled(outbox, statement), values).fetchone()
+    row = connection.execute(fill_table_names(outbox, statement), values).fetchone()
     if row is None:
         return None
     quarantined_at, message_id = row
@@ -301,7 +301,9 @@ def session(
         raise Unavailable(texts.clean(str(away))) from away
     try:
         connection = psycopg.connect(**parameters)
-        limits = limited(connection, seconds=ANSWER_SECONDS, most_bytes=most_bytes)
+        limits = limit_answers(
+            connection, seconds=ANSWER_SECONDS, most_bytes=most_bytes
+        )
         # psycopg closes none whose commit fails. The commit, too, may wait for long.
         with closing(connection), limits as require_limits, connection:
             yield connection
@@ -318,6 +320,6 @@ def session(
         ) from error
 
 
-def filled(outbox: Outbox, statement: str) -> str:
+def fill_table_names(outbox: Outbox, statement: str) -> str:
     """Fill the names of an outbox's tables into a SQL statement."""
     return Tables(outbox.schema or None).fill(statement)

@@ -27,7 +27,7 @@ RECEIVED = struct.Struct("=128xQ")
 
 
 @contextmanager
-def limited(
+def limit_answers(
     connection: psycopg.Connection[Any],
     *,
     seconds: float,

@@ -12,7 +12,7 @@ import psycopg
 from apps.core.errors import PoisonwebError
 from apps.core.postgres_connections import give_back_session
 from apps.outbox.database_error_texts import ErrorTexts
-from apps.outbox.producer_database_answer_limits import limited
+from apps.outbox.producer_database_answer_limits import limit_answers
 from apps.outbox.producer_database_url import ProducerDatabase, search_path_to
 from poisonguard.outbox.sweeping.inspection import Finding, FindingKind, inspect
 from poisonguard.outbox.sweeping.settings import SweeperSettings
@@ -59,5 +59,5 @@ def _cleaned(finding: Finding, url: str) -> Finding:
 def _connect(parameters: dict[str, Any], limits: ExitStack) -> psycopg.Connection[Any]:
     """Connect to a producer's database, its answers limited until the stack ends."""
     connection = psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
-    limits.enter_context(limited(connection, seconds=INSPECTION_SECONDS))
+    limits.enter_context(limit_answers(connection, seconds=INSPECTION_SECONDS))
     return connection

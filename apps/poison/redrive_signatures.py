@@ -38,7 +38,9 @@ def redrive_of(token: str) -> uuid.UUID | None:
     return uuid_of(token.partition(".")[0])
 
 
-def verified(token: str, *, topic: str, digest: bytes | memoryview) -> uuid.UUID | None:
+def verified_redrive_id(
+    token: str, *, topic: str, digest: bytes | memoryview
+) -> uuid.UUID | None:
     """Return a token's redrive id if we signed it for this topic and body."""
     redrive = redrive_of(token)
     if redrive is None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from poisonguard.policy import doubled
+from poisonguard.policy import double_pause
 from poisonweb.embedded import process_control
 from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.process_control import Identity, Program
@@ -95,7 +95,7 @@ def restart_delay(deaths: int) -> float:
 
     The deaths are those in a row.
     """
-    return doubled(FIRST_DELAY, deaths - 1, cap=LONGEST_DELAY)
+    return double_pause(FIRST_DELAY, deaths - 1, cap=LONGEST_DELAY)
 
 
 class Supervisor:

@@ -35,7 +35,7 @@ def one_key(keys: Iterable[str | None]) -> str | None:
     return different.pop() if different else None
 
 
-def redacted(address: object) -> object:
+def without_credentials(address: object) -> object:
     """Return an address without the credentials before its @."""
     if isinstance(address, str) and "@" in address:
         return f"…@{address.rpartition('@')[2]}"

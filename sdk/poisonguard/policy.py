@@ -114,10 +114,10 @@ class RetryPolicy:
 
     def _doubled(self, times: int) -> float:
         """Return the delay `base`, doubled so many times, up to `cap`."""
-        return doubled(self.base, times, cap=self.cap)
+        return double_pause(self.base, times, cap=self.cap)
 
 
-def doubled(base: float, times: int, *, cap: float) -> float:
+def double_pause(base: float, times: int, *, cap: float) -> float:
     """Double a pause so many times, up to `cap`."""
     return min(cap, base * 2.0 ** min(times, HIGHEST_EXPONENT))
 

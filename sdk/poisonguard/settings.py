@@ -212,7 +212,7 @@ def _url(name: str, value: object) -> str:
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         remedy = "give it like https://poisonweb.example.com."
-        raise _wrong(name, addresses.redacted(value), remedy)
+        raise _wrong(name, addresses.without_credentials(value), remedy)
     return text
 
 

@@ -238,7 +238,7 @@ def test_a_wrong_password_is_reported_without_quoting_it(
 def test_secrets_of_a_url_are_removed_from_texts(url: str) -> None:
     said = f"cannot log in to {url} with p@ss-word, p%40ss-word"
 
-    text = ping_and_discovery.concealed(said, url=url)
+    text = ping_and_discovery.conceal_secrets(said, url=url)
 
     assert text == "cannot log in to ••• with •••, •••"
 

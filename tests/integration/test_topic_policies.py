@@ -10,7 +10,12 @@ import pytest
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
 from apps.brokers.services.topics_and_routing_publisher import polling_interval_of
-from apps.brokers.topic_policies import Policies, options_from, pasted, set_policies
+from apps.brokers.topic_policies import (
+    Policies,
+    options_from,
+    policies_of_host_json,
+    set_policies,
+)
 from apps.core.errors import Absent, Forbidden, Invalid
 from apps.team.rights import Principal, Scope
 
@@ -229,8 +234,12 @@ def test_a_policy_in_pasted_options_becomes_the_policy(topic: Topic) -> None:
     topic = Topic.objects.select_related("broker").get(pk=topic.pk)
     queues = '{"extensions": {"queues": {"maxDequeueCount": 7, "batchSize": 4}}}'
 
-    both = pasted(topic, queues, {"max_dequeue_count": "3", "options": {}})
-    neither = pasted(topic, queues.replace('"maxDequeueCount": 7, ', ""), both)
+    both = policies_of_host_json(
+        topic, queues, {"max_dequeue_count": "3", "options": {}}
+    )
+    neither = policies_of_host_json(
+        topic, queues.replace('"maxDequeueCount": 7, ', ""), both
+    )
 
     assert both == {"max_dequeue_count": 7, "options": {"batchSize": 4}}
     assert neither == both

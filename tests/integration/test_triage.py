@@ -17,7 +17,7 @@ from apps.core.actor import Actor
 from apps.core.errors import Forbidden, Invalid
 from apps.poison.models import Poison, Redrive
 from apps.poison.query_language import Query
-from apps.poison.redrive_signatures import verified
+from apps.poison.redrive_signatures import verified_redrive_id
 from apps.poison.services import redrive_confirmations_by_token
 from apps.poison.states import PoisonState
 from apps.team.rights import GRANTS, Principal, Role, Scope
@@ -66,7 +66,7 @@ def test_a_requeue_sends_each_message_as_it_came(
     (fields,) = sent_messages(stream)
     token = fields.pop(b"x-poisonweb-redrive").decode()
     assert fields == {b"body": b"\xff\x00", b"trace": b"\x00\xff"}
-    assert verified(token, topic="orders", digest=poison.digest) is not None
+    assert verified_redrive_id(token, topic="orders", digest=poison.digest) is not None
     assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"sent": 1})
     poison.refresh_from_db()
     assert poison.state == PoisonState.REDRIVEN

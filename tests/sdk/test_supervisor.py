@@ -248,9 +248,9 @@ def test_kills_for_lack_of_memory_are_counted_in_either_cgroup(
 def test_a_process_is_known_by_its_start_too() -> None:
     own = kernel_process_facts.Identity.own()
 
-    assert kernel_process_facts.started(os.getpid()) == own.started
+    assert kernel_process_facts.start_time(os.getpid()) == own.started
     with subprocess.Popen(["true"]) as child:
         wait_until(
-            lambda: kernel_process_facts.started(child.pid) is None, seconds=TIMEOUT
+            lambda: kernel_process_facts.start_time(child.pid) is None, seconds=TIMEOUT
         )
-    assert kernel_process_facts.started(child.pid) is None
+    assert kernel_process_facts.start_time(child.pid) is None

@@ -39,6 +39,13 @@ EXEMPT = {
     "apps/poison/models/operation_progress_and_message_holds.py": {"sent": "a column"},
     "sdk/poisonguard/bookmarks.py": {"asked": "a public method of BookmarkStore"},
 }
+# A function says what it does, or is the noun of what it returns. A method may be a
+# participle: a queryset's `failed()`, or what is reported to a class.
+BARE_PARTICIPLE = re.compile(rf"[a-z]+ed|cut|chosen|{'|'.join(PARTICIPLES)}")
+FUNCTIONS_EXEMPT = {
+    "apps/dashboard/templatetags/shared_page_tags.py": {"deed": "a noun"},
+    "sdk/poisonguard/fingerprint.py": {"normalised": "a public function"},
+}
 # What others say, and what the product calls it. A word of two parts is found in
 # names, as in sentences, only as a whole.
 OURS_OF_OTHERS = {
@@ -214,6 +221,13 @@ def names_bound(tree: ast.Module) -> Iterator[str]:
                 pass
 
 
+def functions_of(tree: ast.Module) -> Iterator[str]:
+    """Give the names of a file's functions, without methods."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+
+
 def words_of(name: str) -> str:
     """Write a name as words; `_delivery_count` is "delivery count"."""
     return name.lower().replace("_", " ").strip()
@@ -235,6 +249,16 @@ def test_each_exemption_is_needed() -> None:
 
     for file, names in EXEMPT.items():
         assert names.keys() <= bound[file]
+
+
+def test_no_public_function_of_the_product_is_a_bare_participle() -> None:
+    riddles: dict[str, set[str]] = {}
+    for file, source in sources():
+        if file.startswith(PRODUCT):
+            for name in filter(BARE_PARTICIPLE.fullmatch, functions_of(parse(source))):
+                riddles.setdefault(file, set()).add(name)
+
+    assert riddles == {file: set(names) for file, names in FUNCTIONS_EXEMPT.items()}
 
 
 def test_no_module_is_named_by_a_bare_participle() -> None:

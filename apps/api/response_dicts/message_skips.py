@@ -65,7 +65,7 @@ def skip_list(snapshot: SkipListSnapshot) -> Shape:
     }
 
 
-def applied(report: AppliedSkip, *, is_known: bool) -> Shape:
+def applied_skip_answer(report: AppliedSkip, *, is_known: bool) -> Shape:
     """Return the answer to a consumer's report of an applied skip: ok, or rejected."""
     if is_known:
         return {"status": "ok"}

@@ -320,7 +320,9 @@ def choice(name: str, values: Iterable[str]) -> type[Choice]:
 CauseName = choice("Cause", Cause)
 
 
-def checked(parse: Callable[P, Value], /, *args: P.args, **kwargs: P.kwargs) -> Value:
+def parse_member(
+    parse: Callable[P, Value], /, *args: P.args, **kwargs: P.kwargs
+) -> Value:
     """Parse a member of a request by its service's rule, and return its value.
 
     Turns the service's Invalid into a ValidationError with the same remedy.

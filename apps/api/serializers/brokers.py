@@ -18,8 +18,8 @@ from apps.api.serializers.base import (
     Schema,
     Text,
     Visible,
-    checked,
     choice,
+    parse_member,
 )
 from apps.brokers import adapter_contract, sealed_addresses, topic_policies
 from apps.brokers.adapters import KINDS
@@ -62,7 +62,7 @@ class BrokerOptions(serializers.DictField):
         kind = members.get("kind")
         adapter = KINDS.get(kind) if isinstance(kind, str) else None
         example = adapter.broker_options if adapter else ""
-        return checked(topic_policies.read_options, data, example=example)
+        return parse_member(topic_policies.read_options, data, example=example)
 
 
 class HeaderNames(serializers.ListField):

@@ -102,7 +102,9 @@ def _help(setting: Setting) -> str:
     return unit + setting.help + (f" ({words})" if words else "")
 
 
-def sourced(fields: Mapping[str, AnyField], source: str) -> dict[str, AnyField]:
+def read_from_source(
+    fields: Mapping[str, AnyField], source: str
+) -> dict[str, AnyField]:
     """Let serializer fields be read from the attribute `source`; return them."""
     for name, field in fields.items():
         field.source = f"{source}.{name}"

@@ -20,7 +20,7 @@ from apps.api.serializers.base import (
     Text,
     choice,
 )
-from apps.api.serializers.declared_settings import SettingFields, sourced
+from apps.api.serializers.declared_settings import SettingFields, read_from_source
 from apps.redelivery.endpoint_fields import MOST_PATHS, SETTINGS
 from apps.redelivery.endpoint_settings_dataclass import PRESETS, EndpointSettings
 from apps.redelivery.models.endpoints import ENDPOINT_NAME_LIMIT
@@ -140,7 +140,7 @@ class Endpoint(Schema):
     )
 
     def get_fields(self) -> dict[str, AnyField]:
-        settings = sourced(setting_fields(), "settings")
+        settings = read_from_source(setting_fields(), "settings")
         return {**super().get_fields(), **settings}
 
 

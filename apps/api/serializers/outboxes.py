@@ -22,7 +22,7 @@ from apps.api.serializers.base import (
     Text,
     choice,
 )
-from apps.api.serializers.declared_settings import SettingFields, sourced
+from apps.api.serializers.declared_settings import SettingFields, read_from_source
 from apps.outbox.models import OUTBOX_NAME_LIMIT
 from apps.outbox.outbox_fields import SETTINGS
 from apps.outbox.outbox_row_decisions import MOST_ROW_ID, RowFilter, RowState
@@ -168,7 +168,7 @@ class Outbox(Schema):
     )
 
     def get_fields(self) -> dict[str, AnyField]:
-        settings = sourced(setting_fields(), "settings")
+        settings = read_from_source(setting_fields(), "settings")
         del settings["url"]
         return {**super().get_fields(), **settings}
 

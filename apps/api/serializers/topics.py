@@ -22,8 +22,8 @@ from apps.api.serializers.base import (
     Schema,
     Text,
     Visible,
-    checked,
     choice,
+    parse_member,
 )
 from apps.brokers import topic_policies
 from apps.brokers.models import BROKER_NAME_LIMIT
@@ -88,7 +88,7 @@ class Policy(AnyField):
     """A policy that `apps.brokers.topic_policies` parses, under its field's name."""
 
     def to_internal_value(self, data: object) -> Any:
-        return checked(topic_policies.read, str(self.field_name), data)
+        return parse_member(topic_policies.read, str(self.field_name), data)
 
 
 class Link(Policy, Text):
@@ -121,7 +121,7 @@ class RequestEndpoints(serializers.ListField):
 
     def to_internal_value(self, data: Any) -> Any:
         patterns = super().to_internal_value(data)
-        return checked(topic_policies.read, str(self.field_name), patterns)
+        return parse_member(topic_policies.read, str(self.field_name), patterns)
 
 
 class _Policies(RequestSchema[topic_and_lane_configuration.TopicChange]):

@@ -25,7 +25,7 @@ from apps.api.skip_stream.stream_params import StreamParams
 from apps.api.skip_stream.stream_reader_queues import (
     ChangeBatch,
     StreamReader,
-    encoded,
+    encode_event,
     ping,
 )
 from apps.core import clock, notify_channel
@@ -171,7 +171,7 @@ class Hub:
         if fence is None:
             self._wake.set()
             return
-        event = encoded("fence", fence)
+        event = encode_event("fence", fence)
         for reader in self._open:
             if fence["topic"] in reader.params.topics:
                 reader.put(event)

@@ -132,11 +132,11 @@ class ChangeBatch:
 def _encoded_change(change: ListedSkip) -> bytes:
     """Encode a skip's change as the event that it has now."""
     if change.because:
-        return encoded("unskip", shapes.unskip(change))
-    suspect = encoded("suspect", shapes.suspect_event(change))
+        return encode_event("unskip", shapes.unskip(change))
+    suspect = encode_event("suspect", shapes.suspect_event(change))
     if change.is_suspected:
         return suspect
-    skip = encoded("skip", shapes.skip_event(change))
+    skip = encode_event("skip", shapes.skip_event(change))
     # A consumer that has handled the message recognises it by these, too.
     has_identifiers = change.message_id is not None or change.seq is not None
     return suspect + skip if has_identifiers else skip
@@ -144,10 +144,10 @@ def _encoded_change(change: ListedSkip) -> bytes:
 
 def ping(state: ReaderState, epoch: str) -> bytes:
     """Encode a ping of the skip stream, with the id to resume from."""
-    return state.event_id(epoch) + encoded("ping", {})
+    return state.event_id(epoch) + encode_event("ping", {})
 
 
-def encoded(kind: str, data: Mapping[str, object]) -> bytes:
+def encode_event(kind: str, data: Mapping[str, object]) -> bytes:
     """Encode an event of the skip stream: its kind, and JSON."""
     # In ASCII: a bookmark may hold surrogates, which UTF-8 cannot encode.
     text = json.dumps(data, cls=JSONEncoder, separators=(",", ":"))

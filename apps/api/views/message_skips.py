@@ -169,7 +169,7 @@ class Applied(View):
             applied=batch.unanswered, principal=self.principal, now=clock.now()
         )
         answers = [
-            shapes.applied(report, is_known=is_known)
+            shapes.applied_skip_answer(report, is_known=is_known)
             for report, is_known in zip(batch.unanswered, counted, strict=True)
         ]
         return Response({"results": batch.in_order(answers)})

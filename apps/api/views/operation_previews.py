@@ -44,7 +44,7 @@ class Preview(View):
         operation = operation_enqueueing.preview(
             selection=selection, principal=self.principal, now=now
         )
-        return rendered(previews.summarize(operation=operation), now=now)
+        return preview_response(previews.summarize(operation=operation), now=now)
 
     @describe_call(
         "readPreview",
@@ -55,10 +55,10 @@ class Preview(View):
     )
     def get(self, request: Request) -> Response:
         token = serializers.PreviewParams.parse_query(request.query_params)
-        return rendered(
+        return preview_response(
             triage_operations.preview(token, self.principal), now=clock.now()
         )
 
 
-def rendered(summary: PreviewSummary, *, now: datetime) -> Response:
+def preview_response(summary: PreviewSummary, *, now: datetime) -> Response:
     return Response(serializers.Preview(summary, context={"now": now}).data)

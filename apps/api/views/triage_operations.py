@@ -17,7 +17,7 @@ from apps.api.selectors import triage_operations
 from apps.api.serializers import operation_previews
 from apps.api.serializers import triage_operations as serializers
 from apps.api.views.base import View, list_response
-from apps.api.views.operation_previews import rendered
+from apps.api.views.operation_previews import preview_response
 from apps.core import clock
 from apps.team.rights import Scope
 from apps.triage import operation_enqueueing
@@ -210,7 +210,7 @@ class RetryFailed(View):
             principal=self.principal,
             now=now,
         )
-        return rendered(summarize(operation=operation), now=now)
+        return preview_response(summarize(operation=operation), now=now)
 
 
 class Undo(View):

@@ -19,12 +19,14 @@ from apps.brokers.address_policy import Dial
 def pools(dial: Dial) -> dict[str, type[HTTPConnectionPool]]:
     """Return urllib3's pools for broker adapters, http and https, that use `dial`."""
     return {
-        "http": derived(HTTPConnectionPool, dial),
-        "https": derived(HTTPSConnectionPool, dial),
+        "http": derive_pool_class(HTTPConnectionPool, dial),
+        "https": derive_pool_class(HTTPSConnectionPool, dial),
     }
 
 
-def derived(pool: type[HTTPConnectionPool], dial: Dial) -> type[HTTPConnectionPool]:
+def derive_pool_class(
+    pool: type[HTTPConnectionPool], dial: Dial
+) -> type[HTTPConnectionPool]:
     """Derive a broker adapter's class of HTTP pools, which connect by `dial`."""
 
     def connect(connection: HTTPConnection) -> socket.socket:

@@ -363,7 +363,7 @@ class MemoryDeadLetterReader:
         Its story is in its headers.
         """
         message = self._broker.topic(self._topic).messages[number]
-        story = vocabulary.exhausted(
+        story = vocabulary.headers_of_exhausted(
             bookmark=str(number).encode(),
             consumer_group=group.encode(),
             client_name=handed_out.client_name.encode(),

@@ -75,7 +75,7 @@ def message_type(headers: Sequence[Header]) -> str | None:
     return next((value.decode("utf-8", "replace") for value in values if value), None)
 
 
-def exhausted(
+def headers_of_exhausted(
     *,
     bookmark: bytes,
     consumer_group: bytes,

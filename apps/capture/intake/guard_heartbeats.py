@@ -12,7 +12,7 @@ from django.db import connection
 
 from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture.intake import message_or_consumer_at_fault
-from apps.capture.intake.occurrence import believed
+from apps.capture.intake.occurrence import credible_time
 from apps.capture.intake.services import (
     CaptureAnswer,
     CaptureStatus,
@@ -145,7 +145,7 @@ def _end_doubted_skips(heartbeats: Sequence[GuardHeartbeat], *, now: datetime) -
 
 def _row(heartbeat: GuardHeartbeat, topic_id: int, *, now: datetime) -> dict[str, Any]:
     """Build the row of a guard's heartbeat, as the statement takes it."""
-    at, _ = believed(heartbeat.at, now=now)
+    at, _ = credible_time(heartbeat.at, now=now)
     return {
         "reporter": str(heartbeat.reporter),
         "topic_id": topic_id,

@@ -82,7 +82,7 @@ def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurr
     raised = report.exception or Raised(type="", message="", traceback="")
     bookmark = hashed_ids.raw(report.bookmark)
     digest = hashlib.sha256(report.body).digest()
-    failed_at, claimed = believed(report.failed_at, now=now)
+    failed_at, claimed = credible_time(report.failed_at, now=now)
     return Occurrence(
         report_id=report.report_id,
         topic_id=topic.pk,
@@ -112,7 +112,9 @@ def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurr
         crashes=report.crashes,
         dequeue_count=report.dequeue_count,
         dequeue_count_source="",
-        first_failed_at=min(believed(report.first_failed_at, now=now)[0], failed_at),
+        first_failed_at=min(
+            credible_time(report.first_failed_at, now=now)[0], failed_at
+        ),
         failed_at=failed_at,
         failed_at_claimed=claimed,
         redrive=_redrive_of_token(report.redrive, topic=topic, digest=digest),
@@ -156,7 +158,7 @@ def from_dead_letter(
     # The headers keep it whole; a report over HTTP has the same limit.
     group = storable(story.consumer_group, limit=NAME_LIMIT)
     digest = hashlib.sha256(letter.body).digest()
-    failed_at, claimed = believed(story.failed_at or now, now=now)
+    failed_at, claimed = credible_time(story.failed_at or now, now=now)
     content_type = story.content_type or None
     return Occurrence(
         report_id=hashed_ids.report_id(queue=letter.queue, bookmark=place),
@@ -223,7 +225,9 @@ def _counted_by(count: int | None, capabilities: Capabilities) -> str:
     return capabilities.counting.value
 
 
-def believed(claimed: datetime, *, now: datetime) -> tuple[datetime, datetime | None]:
+def credible_time(
+    claimed: datetime, *, now: datetime
+) -> tuple[datetime, datetime | None]:
     """Return a failure's claimed time, or ours if that clock is far off.
 
     The second value is the claimed time if it was not believed, else None.
@@ -249,7 +253,9 @@ def _redrive_of_token(
     """Return the id of the redrive that a genuine redrive token names, else None."""
     if token is None:
         return None
-    return redrive_signatures.verified(token, topic=topic.name, digest=digest)
+    return redrive_signatures.verified_redrive_id(
+        token, topic=topic.name, digest=digest
+    )
 
 
 def _fingerprint(

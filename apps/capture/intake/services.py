@@ -23,7 +23,7 @@ from apps.capture.intake import (
     messages_too_large_to_capture,
     single_failures,
 )
-from apps.capture.intake.occurrence import Occurrence, believed, from_report
+from apps.capture.intake.occurrence import Occurrence, credible_time, from_report
 from apps.capture.intake.staged_occurrences_merge import merge
 from apps.core.batch_requests import Batch
 from apps.poison.services import redrive_confirmations_by_token
@@ -265,7 +265,7 @@ def _counter_row(
     counter: CounterReport, topic_id: int, *, now: datetime
 ) -> dict[str, Any]:
     """Build the row of a delivery counter, as the statement takes it."""
-    minute, claimed = believed(counter.minute, now=now)
+    minute, claimed = credible_time(counter.minute, now=now)
     return {
         "reporter": str(counter.reporter),
         "sequence": counter.sequence,

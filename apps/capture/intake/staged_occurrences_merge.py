@@ -478,7 +478,7 @@ class _Merge:
             " WHERE redrive IS NOT NULL AND poison_id IS NULL"
         )
         ids = {redrive for (redrive,) in self.cursor.fetchall()}
-        self.early = list(sends.unrecorded(ids).values()) if ids else []
+        self.early = list(sends.unrecorded_sends(ids).values()) if ids else []
         if not ids:
             return 0
         self.values["early_ids"] = [send.redrive for send in self.early]

@@ -32,7 +32,7 @@ class SettingField:
         return bool(self.text)
 
 
-def typed(settings: Iterable[Setting], data: QueryDict) -> dict[str, str]:
+def submitted_texts(settings: Iterable[Setting], data: QueryDict) -> dict[str, str]:
     """Read the submitted texts of a settings form, still unchecked."""
     return {setting.name: data.get(setting.name, "") for setting in settings}
 
@@ -56,7 +56,9 @@ def sections(
         )
 
 
-def parsed(settings: Iterable[Setting], texts: Mapping[str, str]) -> dict[str, Any]:
+def parse_settings(
+    settings: Iterable[Setting], texts: Mapping[str, str]
+) -> dict[str, Any]:
     """Parse a form's settings; raise Invalid for the first wrong value."""
     return {setting.name: _parsed(setting, texts[setting.name]) for setting in settings}
 

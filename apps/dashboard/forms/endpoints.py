@@ -58,7 +58,7 @@ class EndpointForm:
         """Read the submitted form of an endpoint's settings, still unchecked."""
         return cls(
             name=data.get("name", "").strip(),
-            texts=declared.typed(SETTINGS, data),
+            texts=declared.submitted_texts(SETTINGS, data),
             version=version_in(data),
             reason=reason_in(data),
         )
@@ -91,4 +91,4 @@ class EndpointForm:
 
     def _values(self) -> dict[str, Any]:
         """Parse the endpoint's entered settings; raises Invalid for the first wrong."""
-        return declared.parsed(_OF_THE_FORM, self.texts)
+        return declared.parse_settings(_OF_THE_FORM, self.texts)

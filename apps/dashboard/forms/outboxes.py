@@ -93,7 +93,7 @@ class OutboxForm:
         """Read the submitted form of an outbox's settings, still unchecked."""
         return cls(
             name=data.get("name", "").strip(),
-            texts=declared.typed(SETTINGS, data),
+            texts=declared.submitted_texts(SETTINGS, data),
             version=version_in(data),
             reason=reason_in(data),
             inspected=data.get("inspected", ""),
@@ -109,7 +109,7 @@ class OutboxForm:
 
         Raises Invalid for a wrong field of its form.
         """
-        settings = OutboxSettings(**declared.parsed(_OF_THE_FORM, self.texts))
+        settings = OutboxSettings(**declared.parse_settings(_OF_THE_FORM, self.texts))
         settings.check()
         url = outbox_registration.storable_url(settings.url)
         outbox_registration.check_address(url)
@@ -126,7 +126,9 @@ class OutboxForm:
         """Add an outbox with the entered values; raises Invalid for a wrong field."""
         return outbox_registration.add_outbox(
             name=self.name,
-            settings=OutboxSettings(**declared.parsed(_OF_THE_FORM, self.texts)),
+            settings=OutboxSettings(
+                **declared.parse_settings(_OF_THE_FORM, self.texts)
+            ),
             principal=principal,
             reason=self.reason,
             now=now,
@@ -134,7 +136,7 @@ class OutboxForm:
 
     def alter(self, outbox: Outbox, principal: Principal, *, now: datetime) -> None:
         """Change an outbox to the entered values; raises Invalid for a wrong field."""
-        changes = declared.parsed(_OF_THE_FORM, self.texts)
+        changes = declared.parse_settings(_OF_THE_FORM, self.texts)
         if not changes["url"] or changes["url"] == outbox.url:
             del changes["url"]
         outbox_registration.change_outbox(

@@ -63,7 +63,7 @@ class PoliciesForm:
             ),
         }
         if self.host_json.strip():
-            values = topic_policies.pasted(topic, self.host_json, values)
+            values = topic_policies.policies_of_host_json(topic, self.host_json, values)
         return topic_policies.set_policies(
             topic=topic,
             policies=Policies.of(topic).changed(values),

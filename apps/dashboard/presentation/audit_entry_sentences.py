@@ -108,7 +108,7 @@ def shorten(text: str, *, limit: int = LONGEST_NAME) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def listed(names: list[str]) -> str:
+def join_first(names: list[str]) -> str:
     """Join the first few names of an audit entry, and count the others."""
     first, others = names[:MOST_NAMES], len(names) - MOST_NAMES
     return ", ".join(first) + (f" and {others:,} more" if others > 0 else "")
@@ -155,7 +155,7 @@ def _of_selection(facts: Facts) -> str:
     if not numbers and (problems := PROBLEMS.search(query)):
         numbers = problems[1].split(",")
     if numbers:
-        return f" of problem{'s' if len(numbers) > 1 else ''} {listed(numbers)}"
+        return f" of problem{'s' if len(numbers) > 1 else ''} {join_first(numbers)}"
     return f" found by “{query}”" if query else ""
 
 
@@ -236,7 +236,8 @@ def _body_revealed(facts: Facts) -> str:
 
 
 def _key_created(facts: Facts) -> str:
-    scopes, topics = listed(facts.texts("scopes")), listed(facts.texts("topics"))
+    scopes = join_first(facts.texts("scopes"))
+    topics = join_first(facts.texts("topics"))
     return (
         f"{facts.who} created the key {facts.subject} with {scopes or 'no scope'}, "
         f"for the topics {topics or 'that it names'}"
@@ -273,7 +274,7 @@ def _user_altered(facts: Facts) -> str:
         return f"{facts.who} {deed} {facts.subject}"
     texts = [shorten(_right_changed(*change)) for change in changed]
     return f"{facts.who} changed {facts.subject}" + (
-        f": {listed(texts)}" if texts else ""
+        f": {join_first(texts)}" if texts else ""
     )
 
 
@@ -348,7 +349,7 @@ def _topic_altered(facts: Facts) -> str:
 def _topic_removed(facts: Facts) -> str:
     names = facts.texts("topics") or [facts.subject]
     topics = "the topic" if len(names) == 1 else f"{len(names):,} topics:"
-    return f"{facts.who} removed {topics} {listed(names)}"
+    return f"{facts.who} removed {topics} {join_first(names)}"
 
 
 def _broker_registered(facts: Facts) -> str:
@@ -359,7 +360,7 @@ def _broker_registered(facts: Facts) -> str:
 
 
 def _broker_altered(facts: Facts) -> str:
-    fields = listed(facts.texts("changed")) or "settings"
+    fields = join_first(facts.texts("changed")) or "settings"
     return f"{facts.who} changed {fields} of the broker {facts.subject}"
 
 
@@ -369,7 +370,7 @@ def _broker_removed(facts: Facts) -> str:
 
 
 def _allowance_written(facts: Facts) -> str:
-    entries = listed(facts.texts("entries"))
+    entries = join_first(facts.texts("entries"))
     return (
         f"{facts.who} wrote what the broker {facts.subject} uses into the "
         f"allow-list: {entries}"
@@ -387,7 +388,9 @@ def _allowance_struck(facts: Facts) -> str:
 
 def _lane_set(facts: Facts) -> str:
     names = facts.texts("topics")
-    lanes = f"the lanes of {listed(names)}" if names else f"the lane of {facts.subject}"
+    lanes = (
+        f"the lanes of {join_first(names)}" if names else f"the lane of {facts.subject}"
+    )
     queue = facts.text("tee_queue")
     copies = f", with copies to {queue}" if queue else ""
     return f"{facts.who} set {lanes} to {facts.text('mode', 'another mode')}{copies}"
@@ -506,10 +509,10 @@ def _deliveries_restored(facts: Facts) -> str:
 
 def _deliveries(facts: Facts) -> str:
     """Describe which deliveries were decided on, and to which endpoints they go."""
-    ids, endpoints = facts.texts("deliveries"), listed(facts.texts("endpoints"))
+    ids, endpoints = facts.texts("deliveries"), join_first(facts.texts("endpoints"))
     which = plural(len(ids), "delivery")
     if len(ids) == 1 or not ids:
-        which = f"delivery {facts.subject or listed(ids)}".strip()
+        which = f"delivery {facts.subject or join_first(ids)}".strip()
     return f"{which} to {endpoints}" if endpoints else which
 
 

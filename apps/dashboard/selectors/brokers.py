@@ -199,7 +199,7 @@ def mark_of(topic: FoundTopic) -> str:
     return digest_of(raw(topic.name)).hex()[:32]
 
 
-def discovered(
+def discover_topics(
     broker: Broker, name: str, principal: Principal, *, now: datetime
 ) -> Discovery:
     """List the topics that a broker reports, with their lanes in Poisonweb.

@@ -125,10 +125,10 @@ def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail
     operation = previews.select_related("target_topic").first()
     if operation is None:
         raise Stale("This preview is gone: make a new one.", new_preview=None)
-    return previewed(convert_preview(operation), principal, now=now)
+    return preview_detail(convert_preview(operation), principal, now=now)
 
 
-def previewed(
+def preview_detail(
     operation: Operation, principal: Principal, *, now: datetime
 ) -> PreviewDetail:
     """Load what the page of an operation's preview shows: counts, targets, warnings."""

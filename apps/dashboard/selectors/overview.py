@@ -29,7 +29,7 @@ from apps.dashboard.selectors.outboxes_in_need import OutboxesInNeed
 from apps.dashboard.selectors.problem_ranking import (
     MOST_PROBLEMS,
     Ranking,
-    ranked,
+    rank_problems,
 )
 from apps.dashboard.selectors.problems import ProblemRow
 from apps.dashboard.selectors.topics import TopicRow, peak
@@ -115,7 +115,7 @@ class Overview:
 
 def find(since: datetime | None, principal: Principal, *, now: datetime) -> Overview:
     """Load the overview; `since` is when the person's previous visit ended."""
-    ranking = ranked(principal)
+    ranking = rank_problems(principal)
     needy = _needy_problems(ranking, principal)
     failing = [problem.topic_id for problem in needy]
     listed, more = topics.worst(

@@ -106,7 +106,7 @@ def key(key_id: int, *, now: datetime) -> KeyRow:
     return KeyRow(key=api_key, state=api_key.state(now))
 
 
-def unmatched(key: ApiKey) -> list[str]:
+def unmatched_patterns(key: ApiKey) -> list[str]:
     """List the patterns of an API key that match no topic yet."""
     return [
         pattern

@@ -36,7 +36,7 @@ class Ranking:
         return [each.problem for each in self.problems]
 
 
-def ranked(principal: Principal) -> Ranking | TooSlow:
+def rank_problems(principal: Principal) -> Ranking | TooSlow:
     """Rank the problems of visible topics by open messages, most first; or TooSlow."""
     return unless_slow(partial(_ranking, visible_topic_ids(principal)))
 
@@ -46,7 +46,7 @@ def neighbours(problem_id: int, principal: Principal) -> Neighbours:
 
     For a problem that is no longer ranked, the first of the ranking follows.
     """
-    ranking = ranked(principal)
+    ranking = rank_problems(principal)
     ids = [] if isinstance(ranking, TooSlow) else ranking.ids
     if problem_id not in ids:
         return Neighbours(newer=None, older=ids[0] if ids else None)

@@ -242,7 +242,7 @@ def operation_label(row: OperationStatus) -> str:
     if row.operation.undo_of_id and not row.operation.taken:
         return f"{VERBS[verb]} what operation {row.operation.undo_of_id} dropped"
     words = VERBS if row.is_running else PAST_VERBS
-    return _deed(words[verb], counted(row.messages, NOUNS[row.operation.kind]))
+    return _deed(words[verb], count_noun(row.messages, NOUNS[row.operation.kind]))
 
 
 @register.filter
@@ -259,7 +259,7 @@ def deed(operation: Operation, number: int | None = None) -> str:
     """
     what = "all that match"
     if number is not None:
-        what = counted(number, NOUNS[operation.kind])
+        what = count_noun(number, NOUNS[operation.kind])
     return _deed(VERBS[operation.verb], what)
 
 
@@ -326,7 +326,7 @@ def at(moment: datetime | None) -> SafeString:
 def time_left(moment: datetime) -> str:
     """Describe the time until a moment, in whole days: 29 days left."""
     days = (moment - clock.now()).days
-    return f"{counted(days, 'day')} left" if days > 0 else "less than a day left"
+    return f"{count_noun(days, 'day')} left" if days > 0 else "less than a day left"
 
 
 def stamp(moment: datetime) -> str:
@@ -361,8 +361,8 @@ def number(value: int | BoundedCount | TooSlow | Literal[""] | None) -> str:
     return str(value) if isinstance(value, BoundedCount) else f"{value:,}"
 
 
-@register.filter
-def counted(value: int | BoundedCount | TooSlow, noun: str) -> str:
+@register.filter(name="counted")
+def count_noun(value: int | BoundedCount | TooSlow, noun: str) -> str:
     """Count nouns in words: 1 message, 1,204 messages, 2 deliveries."""
     if isinstance(value, TooSlow):
         return format_html("{} {}", took_too_long(), plural_of(noun))

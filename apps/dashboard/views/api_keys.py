@@ -43,7 +43,7 @@ def new(request: SignedIn) -> HttpResponse:
     context = {
         "new_key": new_key,
         "key": new_key.key,
-        "unmatched": people_and_keys.unmatched(new_key.key),
+        "unmatched": people_and_keys.unmatched_patterns(new_key.key),
         "sees_no_trail": people_and_keys.sees_no_trail(new_key.key),
     }
     return render(request, "api_keys/new_key_secret.html", context)

@@ -231,7 +231,7 @@ def _discover(
     principal, name = request.user.principal, request.POST.get("name", "")
     discovery = None
     try:
-        discovery = brokers.discovered(broker, name, principal, now=clock.now())
+        discovery = brokers.discover_topics(broker, name, principal, now=clock.now())
     except (Invalid, Refused, Unavailable) as trouble:
         wrong = wrong or trouble
     context = {

@@ -229,7 +229,9 @@ def _changed(
     if changed.new_preview is None:
         raise changed
     principal, now = request.user.principal, clock.now()
-    new_preview = operation_previews.previewed(changed.new_preview, principal, now=now)
+    new_preview = operation_previews.preview_detail(
+        changed.new_preview, principal, now=now
+    )
     confirmed = Operation.objects.confirmed().filter(pk=detail.operation.pk).first()
     before = PreviousPreview(confirmed=confirmed)
     return _preview(

@@ -73,20 +73,20 @@ def _unrecorded(
     tokens: Sequence[tuple[uuid.UUID | None, tuple[str, str]]],
 ) -> list[UnrecordedSend]:
     """Find redrives that consumers confirm before operations recorded their sends."""
-    missing = sends.unrecorded(redrive for redrive, _ in tokens if redrive)
+    missing = sends.unrecorded_sends(redrive for redrive, _ in tokens if redrive)
     genuine = {
         redrive: missing[redrive]
         for redrive, (text, topic) in tokens
         if redrive in missing
         and missing[redrive].topic == topic
-        and token.verified(text, topic=topic, digest=missing[redrive].digest)
+        and token.verified_redrive_id(text, topic=topic, digest=missing[redrive].digest)
     }
     return list(genuine.values())
 
 
 def _is_genuine(redrive: Redrive, text: str, topic: str) -> bool:
     """Tell whether we signed the token for this redrive, topic and body."""
-    return redrive.topic.name == topic and redrive.pk == token.verified(
+    return redrive.topic.name == topic and redrive.pk == token.verified_redrive_id(
         text, topic=topic, digest=redrive.poison.digest
     )
 

@@ -188,7 +188,7 @@ WHERE NOT EXISTS (SELECT FROM poison_redrive known
 """
 
 
-def unrecorded(redrives: Iterable[uuid.UUID]) -> dict[uuid.UUID, UnrecordedSend]:
+def unrecorded_sends(redrives: Iterable[uuid.UUID]) -> dict[uuid.UUID, UnrecordedSend]:
     """Find messages that operations hold by redrive ids, without a redrive row yet."""
     keys = sorted({key for each in redrives if (key := unpack(each)) is not None})
     keys = [key for key in keys if key.operation < 2**63 and max(key[1:]) < 2**31]

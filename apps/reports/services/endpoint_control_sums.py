@@ -93,7 +93,7 @@ ORDER BY 1, 2 LIMIT 3
 """
 
 
-def expected(
+def expected_sums(
     snapshot: Snapshot, window: Mapping[str, Any]
 ) -> tuple[FactRows, EndpointSums]:
     """Count the facts about endpoints that a report must have read, by kind and day.
@@ -112,7 +112,7 @@ def expected(
     return rows, sums
 
 
-def staged(run: Run) -> EndpointSums:
+def staged_sums(run: Run) -> EndpointSums:
     """Add up what a report run staged about endpoints."""
     sums: EndpointSums = {}
     with connection.cursor() as cursor:

@@ -126,14 +126,16 @@ def check(
     the job reports as read.
     """
     facts = snapshot.query(_FACTS, _window(run))
-    endpoint_rows, sums_of_endpoints = endpoint_control_sums.expected(
+    endpoint_rows, sums_of_endpoints = endpoint_control_sums.expected_sums(
         snapshot, _window(run)
     )
     counts = _count_by_kind(facts)
     counts |= {kind: days.total() for kind, days in endpoint_rows.items()}
     _require_equal("rows read", counts, {**rows_read})
     _require_equal("the day and number", _expected_sums(facts), _staged_sums(run))
-    _require_equal("an endpoint", sums_of_endpoints, endpoint_control_sums.staged(run))
+    _require_equal(
+        "an endpoint", sums_of_endpoints, endpoint_control_sums.staged_sums(run)
+    )
     _refuse_any("its grains differ", _GRAINS_DIFFER, run)
     _refuse_any("impossible numbers", _IMPOSSIBLE, run)
     _refuse_any("impossible numbers", endpoint_control_sums.IMPOSSIBLE, run)

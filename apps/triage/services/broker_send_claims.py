@@ -18,7 +18,7 @@ from django.db import connection, transaction
 from apps.brokers import adapter_contract
 from apps.brokers.models import Topic
 from apps.brokers.services import topics_and_routing_publisher as brokers
-from apps.core.queryset_sql import pipelined, read_by_index
+from apps.core.queryset_sql import pipeline, read_by_index
 from apps.poison.models import ItemWindow
 from apps.poison.querysets import WindowQuerySet
 from apps.poison.services import operation_item_window_counts, sends
@@ -188,7 +188,7 @@ class Windows:
         return self._claim(items, self._fence())
 
     @transaction.atomic
-    @pipelined()
+    @pipeline()
     def record(
         self,
         messages: Sequence[OutboundMessage],

@@ -27,7 +27,7 @@ def failure(poisoned: Poisoned, *, at: datetime, redrive: str | None) -> Failure
         headers=headers(poisoned),
         content_type="application/json",
         cause=fault.cause,
-        exception=raised(poisoned),
+        exception=invent_exception(poisoned),
         attempts=fault.attempts,
         failures=1,
         crashes=0,
@@ -50,7 +50,7 @@ def headers(poisoned: Poisoned) -> tuple[tuple[bytes, bytes], ...]:
     )
 
 
-def raised(poisoned: Poisoned) -> Raised:
+def invent_exception(poisoned: Poisoned) -> Raised:
     """Invent an exception with its traceback for a made-up failure's report."""
     fault = poisoned.fault
     message = fault.message.format(n=poisoned.number)

@@ -77,11 +77,11 @@ def moment(stamp: int) -> datetime:
     return datetime.fromtimestamp(stamp / 1_000_000, UTC)
 
 
-def signed(number: int) -> int:
+def to_signed(number: int) -> int:
     """Convert an unsigned 64-bit number to the signed one that SQLite stores."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def unsigned(number: int) -> int:
+def to_unsigned(number: int) -> int:
     """Convert a signed number of SQLite back to the unsigned 64-bit number."""
     return number + (1 << 64) if number < 0 else number

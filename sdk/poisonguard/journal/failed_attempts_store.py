@@ -22,9 +22,9 @@ from poisonguard.journal.failed_attempts_record import (
     Record,
     moment,
     record_of,
-    signed,
     stamp,
-    unsigned,
+    to_signed,
+    to_unsigned,
 )
 from poisonguard.journal.failed_attempts_sqlite_file import AttemptsFile, Work
 from poisonguard.journal.failed_attempts_sqlite_schema import (
@@ -92,7 +92,7 @@ class Attempts:
         """
         row = {
             "identity": identity,
-            "number": signed(number),
+            "number": to_signed(number),
             "now": stamp(now),
             "due": due_at and stamp(due_at),
             "enqueued": first_enqueued_at and stamp(first_enqueued_at),
@@ -171,7 +171,7 @@ class Attempts:
         The mark is stored by bookmark: a message sent again has another bookmark.
         """
         statement = "INSERT OR REPLACE INTO poisoned VALUES (?, ?, ?)"
-        row = (_encoded(bookmark), signed(number), stamp(now - UNSETTLED + lasts))
+        row = (_encoded(bookmark), to_signed(number), stamp(now - UNSETTLED + lasts))
 
         def write(db: sqlite3.Connection) -> None:
             _delete_rows(db, identity, number)
@@ -275,7 +275,7 @@ def _crash_row(
 ) -> dict[str, object]:
     """Return the SQL parameters that record a message's crash, or a suspected one."""
     return {
-        "number": signed(number),
+        "number": to_signed(number),
         "crashes": int(charged),
         "suspected": int(not charged),
         "now": stamp(now),
@@ -291,14 +291,14 @@ def _failure_and_crash(
 ) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
     """Read a message's failure row and crash row in the attempts; None if missing."""
     failure = db.execute("SELECT * FROM failures WHERE identity = ?", (identity,))
-    crash = db.execute("SELECT * FROM crashes WHERE number = ?", (signed(number),))
+    crash = db.execute("SELECT * FROM crashes WHERE number = ?", (to_signed(number),))
     return failure.fetchone(), crash.fetchone()
 
 
 def _numbers(db: sqlite3.Connection, table: str) -> set[int]:
     """Return the numbers of all messages with a row in a failed-attempt table."""
     rows = db.execute(f"SELECT number FROM {table}")  # noqa: S608 - our own names
-    return {unsigned(row["number"]) for row in rows}
+    return {to_unsigned(row["number"]) for row in rows}
 
 
 def _encoded(bookmark: str) -> bytes:
@@ -309,5 +309,5 @@ def _encoded(bookmark: str) -> bytes:
 def _delete_rows(db: sqlite3.Connection, identity: bytes, number: int) -> None:
     """Delete all rows of a message's attempts."""
     db.execute("DELETE FROM failures WHERE identity = ?", (identity,))
-    db.execute("DELETE FROM crashes WHERE number = ?", (signed(number),))
-    db.execute("DELETE FROM poisoned WHERE number = ?", (signed(number),))
+    db.execute("DELETE FROM crashes WHERE number = ?", (to_signed(number),))
+    db.execute("DELETE FROM poisoned WHERE number = ?", (to_signed(number),))

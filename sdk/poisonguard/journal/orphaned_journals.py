@@ -219,7 +219,7 @@ def _is_alive(owner: Identity, path: Path) -> bool:
     """
     if owner.boot != kernel_process_facts.boot():
         return False
-    if kernel_process_facts.started(owner.pid) != owner.started:
+    if kernel_process_facts.start_time(owner.pid) != owner.started:
         return False
     mapped = kernel_process_facts.has_mapped(owner.pid, path.name, path.stat().st_ino)
     return owner.pid != os.getpid() if mapped is None else mapped

@@ -33,7 +33,7 @@ class Identity:
     def own(cls) -> Self:
         """Return this process's identity: pid, start time and the host's boot id."""
         pid = os.getpid()
-        return cls(pid=pid, started=started(pid) or 0, boot=boot())
+        return cls(pid=pid, started=start_time(pid) or 0, boot=boot())
 
 
 def boot() -> UUID:
@@ -41,7 +41,7 @@ def boot() -> UUID:
     return UUID((PROC / "sys/kernel/random/boot_id").read_text().strip())
 
 
-def started(pid: int) -> int | None:
+def start_time(pid: int) -> int | None:
     """Return the start time of a living process; None when it does not live."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")

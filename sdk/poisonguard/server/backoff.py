@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from poisonguard.policy import doubled
+from poisonguard.policy import double_pause
 
 
 class Backoff:
@@ -26,6 +26,6 @@ class Backoff:
 
         Their limit doubles each time, up to `cap`.
         """
-        longest = doubled(self._first, self._tries, cap=self._cap)
+        longest = double_pause(self._first, self._tries, cap=self._cap)
         self._tries += 1
         return random.uniform(self._floor, longest)  # noqa: S311 # no secret

@@ -29,7 +29,7 @@ from urllib.parse import urlencode, urlsplit
 import urllib3
 from urllib3.connection import HTTPConnection
 
-from poisonguard.addresses import redacted
+from poisonguard.addresses import without_credentials
 from poisonguard.errors import Away, Misconfigured
 from poisonguard.server.refusals_and_retry_after import ServerUrl, refusal
 from poisonguard.server.response_reading import (
@@ -307,7 +307,7 @@ def _checked_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise Misconfigured(
-            f"{redacted(url)} is no url: write it like https://poisonweb:8000"
+            f"{without_credentials(url)} is no url: write it like https://poisonweb:8000"
         )
     if parts.username or parts.password or parts.query or parts.fragment:
         raise Misconfigured(

@@ -91,7 +91,9 @@ def without_body(item: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "oversize_body": oversize_body.to_wire()}
 
 
-def explained(item: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
+def explain_rejection(
+    item: Mapping[str, Any], answer: Mapping[str, Any]
+) -> dict[str, Any]:
     """Turn the answer to an oversize message's report into a rejection with a reason.
 
     It says that the message stays with its broker; older servers do not.

@@ -8,7 +8,11 @@ from typing import Any
 from poisonguard.contract import FailureReport
 from poisonguard.errors import Away, Refused
 from poisonguard.server.http_client import Client
-from poisonguard.server.oversize_body_omission import Oversize, explained, without_body
+from poisonguard.server.oversize_body_omission import (
+    Oversize,
+    explain_rejection,
+    without_body,
+)
 from poisonguard.server.spool import Item
 from poisonguard.version import VERSION
 
@@ -66,7 +70,7 @@ class Sender:
             return [{"status": "rejected", "detail": str(refused)} for _ in items]
         answers = _results(answer, expected=len(items))
         return [
-            explained(item, one)
+            explain_rejection(item, one)
             if "oversize_body" in item
             else _reject_unknown_status(kind, one)
             for item, one in zip(items, answers, strict=True)

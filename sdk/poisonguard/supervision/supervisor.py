@@ -31,7 +31,7 @@ from poisonguard.journal.journal_binary_format import (
     UnreadableJournal,
 )
 from poisonguard.journal.process_death_blame import signal_name
-from poisonguard.policy import doubled
+from poisonguard.policy import double_pause
 from poisonguard.processes import kernel_process_facts, thread_stack_dump
 from poisonguard.processes.kernel_process_facts import Identity
 from poisonguard.supervision.watchdog import HangDetector, interval
@@ -202,7 +202,7 @@ class Supervisor:
         )
         return Identity(
             pid=pid,
-            started=kernel_process_facts.started(pid) or 0,
+            started=kernel_process_facts.start_time(pid) or 0,
             boot=kernel_process_facts.boot(),
         )
 
@@ -380,7 +380,7 @@ def _is_running(owner: Identity) -> bool:
     """Tell whether this very process runs, and not another with its pid."""
     return (
         owner.boot == kernel_process_facts.boot()
-        and kernel_process_facts.started(owner.pid) == owner.started
+        and kernel_process_facts.start_time(owner.pid) == owner.started
     )
 
 
@@ -399,6 +399,6 @@ def _kill_group(child: Identity) -> None:
 
 def pause_after(deaths: int) -> float:
     """Return the seconds to wait before a restart, after so many deaths in a row."""
-    longest = doubled(FIRST_PAUSE, max(deaths - FAST_DEATHS, 0), cap=LONGEST_PAUSE)
+    longest = double_pause(FIRST_PAUSE, max(deaths - FAST_DEATHS, 0), cap=LONGEST_PAUSE)
     # Randomised, so that consumers that died together do not restart together.
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

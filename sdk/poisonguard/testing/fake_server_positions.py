@@ -31,7 +31,7 @@ class Position:
         """
         publisher = update["publisher"]
         new_runs = [_run(run, n) for n, run in enumerate(update["settled"])]
-        runs = merged([*self.settled.get(publisher, []), *new_runs])
+        runs = merge_runs([*self.settled.get(publisher, []), *new_runs])
         beyond = len(runs) - (1 if runs and runs[0][0] == 0 else 0)
         if beyond > MOST_RUNS:
             raise Invalid("/settled", "there are too many runs: settle what is between")
@@ -96,7 +96,7 @@ class FakePositions(dict[tuple[str, str, str], Position]):
         return position.settle(update)
 
 
-def merged(runs: list[Run]) -> list[Run]:
+def merge_runs(runs: list[Run]) -> list[Run]:
     """Join inclusive runs of numbers that overlap or touch."""
     joined: list[Run] = []
     for low, high in sorted(runs):

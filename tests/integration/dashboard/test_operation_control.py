@@ -260,7 +260,7 @@ def test_a_preview_says_that_the_broker_is_away_and_how_long_the_rate_takes(
     )
     operation = preview(operator, now, rate=2)
 
-    detail = operation_previews.previewed(operation, operator, now=now)
+    detail = operation_previews.preview_detail(operation, operator, now=now)
 
     assert orders.broker
     assert detail.brokers_away == (orders.broker.name,)

@@ -215,7 +215,7 @@ def test_problems_are_ranked_by_their_open_messages(now: datetime) -> None:
             at = now - timedelta(hours=age, minutes=minute)
             poisons(at, 1, exception=broken(f"E{number}"))
 
-    result = problem_ranking.ranked(limited("*"))
+    result = problem_ranking.rank_problems(limited("*"))
 
     assert not isinstance(result, TooSlow)
     assert [each.open for each in result.problems] == [5, 4, 3, 1]

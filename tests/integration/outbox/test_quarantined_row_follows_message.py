@@ -78,7 +78,7 @@ def set_aside(outbox: OutboxTables, message_id: str = "m-1", body: bytes = b"b")
 def unreported(outbox: OutboxTables) -> list[QuarantinedRow]:
     connection = OutboxConnection(connecting_to(outbox.dsn), SweeperSettings())
     try:
-        rows = row_quarantine_and_report.unreported(connection, [])
+        rows = row_quarantine_and_report.unreported_rows(connection, [])
         row_quarantine_and_report.mark_reported(
             connection, [row.row_id for row in rows]
         )

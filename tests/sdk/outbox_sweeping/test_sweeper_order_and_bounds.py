@@ -319,7 +319,7 @@ def test_headers_are_measured_as_they_are_read_not_as_they_are_stored(
 
     connection = OutboxConnection(connecting_to(outbox.dsn), SweeperSettings())
     passed_by: list[int] = []
-    while rows := row_quarantine_and_report.unreported(connection, passed_by):
+    while rows := row_quarantine_and_report.unreported_rows(connection, passed_by):
         assert header_bytes(rows) <= 16 * 2**20
         passed_by += [row.row_id for row in rows]
     connection.close()

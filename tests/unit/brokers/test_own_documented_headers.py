@@ -130,7 +130,7 @@ def test_a_redrive_leaves_out_every_documented_header() -> None:
 def test_what_is_written_of_an_exhausted_message_is_read_back() -> None:
     moment = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
-    written = vocabulary.exhausted(
+    written = vocabulary.headers_of_exhausted(
         bookmark=b"1-0",
         consumer_group=b"billing",
         client_name=b"",

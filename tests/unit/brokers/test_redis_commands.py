@@ -8,7 +8,7 @@ from redis.connection import Connection
 from apps.brokers.adapters.redis_streams.redis_connection import (
     WRITTEN_BYTES,
     Command,
-    packed,
+    encode_commands,
 )
 
 LARGE = b"x" * (WRITTEN_BYTES + 1)
@@ -29,13 +29,15 @@ LARGE = b"x" * (WRITTEN_BYTES + 1)
 def test_commands_are_the_bytes_that_redis_py_writes(commands: list[Command]) -> None:
     theirs = b"".join(Connection().pack_commands(commands))
 
-    assert b"".join(packed(commands)) == theirs
+    assert b"".join(encode_commands(commands)) == theirs
 
 
 def test_a_large_word_is_not_copied_and_small_ones_are_sent_together() -> None:
     small = [b"XADD", b"orders", b"*", b"body", b"y" * 1_000]
 
-    parts = list(packed([*[small] * 10, ["SET", b"large", LARGE], *[small] * 10]))
+    parts = list(
+        encode_commands([*[small] * 10, ["SET", b"large", LARGE], *[small] * 10])
+    )
 
     assert len(parts) == 3
     assert parts[1] is LARGE
@@ -45,4 +47,4 @@ def test_nothing_but_bytes_texts_and_numbers_is_sent() -> None:
     view = memoryview(b"body")
 
     with pytest.raises(AttributeError):
-        list(packed([["XADD", b"orders", view]]))  # type: ignore[list-item]
+        list(encode_commands([["XADD", b"orders", view]]))  # type: ignore[list-item]

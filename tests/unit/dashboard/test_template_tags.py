@@ -78,7 +78,7 @@ def test_an_age_in_a_sentence_is_said_in_words(age: str, text: str) -> None:
     ],
 )
 def test_counts_in_words(count: int | BoundedCount | TooSlow, text: str) -> None:
-    assert shared_page_tags.counted(count, "message") == text
+    assert shared_page_tags.count_noun(count, "message") == text
 
 
 @pytest.mark.parametrize(

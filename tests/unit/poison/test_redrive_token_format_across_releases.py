@@ -31,4 +31,7 @@ def test_another_secret_signs_another_token(settings: Settings, secret: str) -> 
 
     settings.SECRET_KEY = secret
 
-    assert redrive_signatures.verified(ours, topic="orders", digest=DIGEST) is None
+    assert (
+        redrive_signatures.verified_redrive_id(ours, topic="orders", digest=DIGEST)
+        is None
+    )

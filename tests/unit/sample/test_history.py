@@ -359,7 +359,7 @@ def test_todays_failures_belong_to_the_same_problems_as_those_of_the_history(
 
     (today,) = server.reports.failures.values()
     assert today["attempts"] == fault.attempts
-    raised, raises = consumer_reports.raised(then), today["exception"]
+    raised, raises = consumer_reports.invent_exception(then), today["exception"]
     assert classified(raised.type, raised.message, raised.traceback) == classified(
         raises["type"], raises["message"], raises["traceback"]
     )

@@ -191,7 +191,7 @@ class RabbitChannel:
         It is `refused` if RabbitMQ returned the message.
         """
         parcel, why = self._waiting.pop(tag), self._returned.pop(tag, "")
-        outcomes[parcel.index] = refused(why) if why else outcome
+        outcomes[parcel.index] = refusal(why) if why else outcome
 
     def _settled_tags(self, tag: int, *, multiple: bool) -> list[int]:
         """List the tags of waiting messages that a broker's confirm is about."""
@@ -232,7 +232,7 @@ class RabbitPublisher:
             try:
                 parcels.append(pack(index, message, largest=largest))
             except AmqpMalformed as why:
-                outcomes[index] = refused(f"{why}.")
+                outcomes[index] = refusal(f"{why}.")
         self._written = set()
         reason = self._deliver(parcels, outcomes)
         return [
@@ -285,7 +285,7 @@ class RabbitPublisher:
                 continue
             rest = part[accepted:]
             if len(part) == 1:
-                outcomes[part[0].index] = refused(str(rejection))
+                outcomes[part[0].index] = refusal(str(rejection))
             elif rest:
                 # A closed channel tells which message closed it: the next one.
                 half = len(rest) // 2 if rejection.closes_connection else 1
@@ -329,7 +329,7 @@ class RabbitPublisher:
         try:
             self._send([parcel], outcomes)
         except RabbitRejected as rejection:
-            outcomes[parcel.index] = refused(str(rejection))
+            outcomes[parcel.index] = refusal(str(rejection))
 
     def _send(
         self, parcels: list[RabbitParcel], outcomes: dict[int, PublishOutcome]
@@ -401,13 +401,13 @@ def _recording_written(
         yield parcel
 
 
-def refused(reason: str) -> PublishOutcome:
+def refusal(reason: str) -> PublishOutcome:
     """Return the outcome of a message that RabbitMQ does not take."""
     return PublishOutcome(kind=OutcomeKind.REFUSED, detail=reason)
 
 
 _SENT = PublishOutcome(kind=OutcomeKind.SENT)
-_NOT_TAKEN = refused(
+_NOT_TAKEN = refusal(
     "RabbitMQ did not take it (nack): its queue is full, as a rule, or unavailable."
 )
 

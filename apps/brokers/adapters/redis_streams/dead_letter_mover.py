@@ -146,7 +146,7 @@ class _Pending:
 
 def _story_headers(pending: _Pending, *, now: datetime) -> Fields:
     """Write the headers that say why Redis' adapter dead-letters a message."""
-    return vocabulary.exhausted(
+    return vocabulary.headers_of_exhausted(
         bookmark=pending.bookmark,
         consumer_group=pending.group,
         # We were killed here before and hold it ourselves: its client is unknown.

@@ -107,7 +107,7 @@ class RedisWire:
         connection = self._connection()
         replies: list[Any] = []
         try:
-            connection.send_packed_command(packed(commands))
+            connection.send_packed_command(encode_commands(commands))
             # Replies read before an error stay in the list.
             replies.extend(_read_reply(connection) for _ in commands)
         except (RedisError, OSError) as error:
@@ -181,7 +181,7 @@ def reason_of(error: Exception) -> str:
     return one_line(text) or type(error).__name__
 
 
-def packed(commands: Sequence[Command]) -> Iterator[bytes]:
+def encode_commands(commands: Sequence[Command]) -> Iterator[bytes]:
     """Encode commands in parts that are sent one by one; a large word is not copied.
 
     redis-py's own packer costs as much as all else of a message.

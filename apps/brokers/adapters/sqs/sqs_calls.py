@@ -291,7 +291,7 @@ def _check_addresses(client: Any, dial: Dial) -> None:
     session = client._endpoint.http_session  # noqa: SLF001 - see above
     pools = session._pool_classes_by_scheme  # noqa: SLF001
     for scheme, pool in pools.items():
-        pools[scheme] = http_pools_to_checked_addresses.derived(pool, dial)
+        pools[scheme] = http_pools_to_checked_addresses.derive_pool_class(pool, dial)
 
 
 def is_final(failed: Mapping[str, Any]) -> bool:

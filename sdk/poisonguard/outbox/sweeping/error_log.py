@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from poisonguard.outbox.sweeping.row_quarantine_and_report import clean
-from poisonguard.policy import doubled
+from poisonguard.policy import double_pause
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class SweeperBreaker:
                 "The sweeper pauses: %d times in a row it %s",
                 *(self._equal_errors, self.reason),
             )
-        highest = doubled(self._pause, self.errors_in_a_row - 1, cap=self._longest)
+        highest = double_pause(self._pause, self.errors_in_a_row - 1, cap=self._longest)
         return random.uniform(highest / 2, highest)  # noqa: S311 - no secret
 
     def note_success(self) -> None:

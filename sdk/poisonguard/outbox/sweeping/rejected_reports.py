@@ -60,7 +60,7 @@ class RejectedReports:
         self._end()
         passed_by = list(self._until)
         if self._last_row is None:
-            return row_quarantine_and_report.unreported(connection, passed_by)
+            return row_quarantine_and_report.unreported_rows(connection, passed_by)
         values = {"last": self._last_row, "passed_by": passed_by}
         listed = connection.execute(LIST_BEHIND, values)
         return _read_some(connection, [row_id for (row_id,) in listed])

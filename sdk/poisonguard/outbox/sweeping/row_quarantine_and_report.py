@@ -158,7 +158,7 @@ def mark(connection: OutboxConnection, rows: Sequence[RefusedRow]) -> set[int]:
     return {row_id for (row_id,) in connection.execute(MARK, values)}
 
 
-def unreported(
+def unreported_rows(
     connection: OutboxConnection, passed_by: Collection[int]
 ) -> list[QuarantinedRow]:
     """Read the first quarantined outbox rows that were not reported yet."""

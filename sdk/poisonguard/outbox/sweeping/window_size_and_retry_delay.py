@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from poisonguard.outbox.sweeping.settings import SweeperSettings
-from poisonguard.policy import doubled
+from poisonguard.policy import double_pause
 
 # A window without answers is followed by ones of a quarter, until a row is alone.
 SHRINK = 4
@@ -18,7 +18,7 @@ CALL_SHARE, FIRST_CALL_ROWS = 0.25, 500
 def row_pause(attempts: int, settings: SweeperSettings) -> float:
     """Draw the seconds until an unsent outbox row is tried again, with full jitter."""
     floor, cap = settings.row_pause, settings.longest_row_pause
-    highest = doubled(floor, max(attempts, 1), cap=cap)
+    highest = double_pause(floor, max(attempts, 1), cap=cap)
     return random.uniform(floor, max(floor, highest))  # noqa: S311 - no secret
 
 
