@@ -81,14 +81,21 @@ def change(
     )
 
 
+def cancel_to_its_end(operation: Operation, who: Principal, now: datetime) -> None:
+    """Cancel an operation, as its broker hangs, and wait until it is over."""
+    change(CANCEL, operation, who, now)
+    wait_until(Operation.objects.filter(pk=operation.pk, state="cancelled").exists)
+
+
 def publisher_that(
     does: Callable[[], object], *, outcome: OutcomeKind | None = None
 ) -> type[RoutingPublisher]:
-    """Make a publisher that does something before each call."""
+    """Make a publisher that does something before each call that has messages."""
 
     class Interrupted(RoutingPublisher):
         def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
-            does()
+            if messages:
+                does()
             if outcome is not None:
                 return [PublishOutcome(kind=outcome, detail="away")] * len(messages)
             return super().publish(messages)
@@ -274,7 +281,7 @@ def test_a_cancel_with_the_broker_away_ends_at_once(
 
 @pytest.mark.parametrize(
     ("outcome", "standing"),
-    [(None, "sent"), (OutcomeKind.UNKNOWN, "unknown"), (OutcomeKind.UNSENT, "unknown")],
+    [(None, "sent"), (OutcomeKind.UNKNOWN, "unknown")],
 )
 def test_a_cancel_does_not_wait_for_a_broker_that_does_not_answer(
     orders: Topic,
@@ -289,9 +296,7 @@ def test_a_cancel_does_not_wait_for_a_broker_that_does_not_answer(
     counts = []
 
     def cancel_and_wait() -> None:
-        change(CANCEL, operation, operator, now)
-        this = Operation.objects.filter(pk=operation.pk, state="cancelled")
-        wait_until(this.exists)
+        cancel_to_its_end(operation, operator, now)
         counts.append(counts_of(operation))
 
     ended = run(
@@ -309,6 +314,82 @@ def test_a_cancel_does_not_wait_for_a_broker_that_does_not_answer(
         action__in=["operation.cancelled", "operation.finished"]
     )
     assert [entry.action for entry in ends] == ["operation.cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("ordered", "outcome", "counts"),
+    [
+        (False, OutcomeKind.UNSENT, {"waiting": 3}),
+        # The other two of their topic were not handed to the broker.
+        (True, OutcomeKind.UNKNOWN, {"unknown": 1, "waiting": 2}),
+    ],
+    ids=["unordered", "ordered"],
+)
+def test_what_reached_no_broker_is_open_again_although_the_answer_came_after_a_cancel(
+    orders: Topic,
+    operator: Principal,
+    now: datetime,
+    ordered: bool,
+    outcome: OutcomeKind,
+    counts: dict[str, int],
+) -> None:
+    poisons(now, 3)
+    operation = confirm(operator, preview(operator, now, ordered=ordered), now)
+    cancel = partial(cancel_to_its_end, operation, operator, now)
+
+    ended = run(operation, now, by=publisher_that(cancel, outcome=outcome))
+
+    unsent = Poison.objects.filter(state="open", redrives=0, sent_at=None)
+    assert ended is SliceEnd.DONE
+    assert counts_of(operation) == counts
+    assert unsent.count() == counts["waiting"]
+    assert Redrive.objects.count() == counts.get("unknown", 0)
+    assert not Hold.objects.exists()
+    another = previews.summarize(operation=preview(operator, now))
+    assert another.will_act == counts["waiting"]
+
+
+def test_a_second_send_that_reached_no_broker_leaves_the_first_as_it_was(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    (poison,) = poisons(now, 1)
+    run(confirm(operator, preview(operator, now), now), now)
+    later = now + 11 * MINUTE
+    again = confirm(operator, preview(operator, later), later)
+    cancel = partial(cancel_to_its_end, again, operator, later)
+
+    run(again, later, by=publisher_that(cancel, outcome=OutcomeKind.UNSENT))
+    poison.refresh_from_db()
+
+    assert counts_of(again) == {"waiting": 1}
+    assert (poison.state, poison.redrives, poison.sent_at) == ("open", 1, now)
+    assert list(Redrive.objects.values_list("n", "outcome")) == [(1, "sent")]
+
+
+@pytest.mark.parametrize("failing", [(), (0,)], ids=["handled", "failed"])
+def test_an_answer_between_a_cancel_and_its_broker_stands(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    failing: Sequence[int],
+) -> None:
+    (poison,) = poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+
+    class IsWrong(RoutingPublisher):
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
+            super().publish(messages)
+            cancel_to_its_end(operation, operator, now)
+            answer(stream, now, failing=failing)
+            return [PublishOutcome(kind=OutcomeKind.UNSENT)] * len(messages)
+
+    run(operation, now, by=IsWrong)
+    poison.refresh_from_db()
+
+    standing = "recurred" if failing else "confirmed"
+    assert counts_of(operation) == {standing: 1}
+    assert (poison.redrives, Redrive.objects.get().outcome) == (1, standing)
 
 
 def test_what_may_have_been_sent_before_a_cancel_is_unknown_and_falls_silent(

@@ -148,6 +148,39 @@ def lock_unrecorded(keys: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
         return missing - {(poison, n) for poison, n, _ in cursor.fetchall()}
 
 
+# As if it had not been handed over: `n` is free for the next send.
+_WITHDRAW = """
+WITH withdrawn AS (
+    DELETE FROM poison_redrive
+    USING poison_poison poison
+    JOIN unnest(%s::int8[], %s::int4[]) AS one(poison_id, n)
+      ON poison.id = one.poison_id AND poison.redrives = one.n
+    WHERE poison_redrive.poison_id = one.poison_id AND poison_redrive.n = one.n
+      AND poison_redrive.outcome = 'unknown' AND poison.state = 'redriven'
+    RETURNING poison_redrive.poison_id, poison_redrive.n
+)
+UPDATE poison_poison SET state = 'open', redrives = withdrawn.n - 1,
+    sent_at = (SELECT max(sent_at) FROM poison_redrive
+               WHERE poison_id = withdrawn.poison_id AND n < withdrawn.n)
+FROM withdrawn WHERE poison_poison.id = withdrawn.poison_id
+RETURNING withdrawn.poison_id, withdrawn.n
+"""
+
+
+def withdraw_unknown(keys: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Open given-up poisons whose last redrive, (poison, n), reached no broker.
+
+    Deletes these redrives, and returns which; what was answered or changed meanwhile
+    stays. Call it inside a transaction, after the poisons are locked.
+    """
+    unknown = list(keys)
+    if not unknown:
+        return set()
+    with connection.cursor() as cursor:
+        cursor.execute(_WITHDRAW, [[p for p, _ in unknown], [n for _, n in unknown]])
+        return set(cursor.fetchall())
+
+
 def _columns(sends: Sequence[Send]) -> dict[str, Any]:
     """Return an operation's sent messages as the arrays that SQL statements take."""
     return {

@@ -37,6 +37,9 @@ from apps.triage.services.redrive_message_building import (
     to_send,
 )
 
+# As changes name it.
+_WAITING = ""
+
 
 class Windows:
     """The windows of one run, claimed in order."""
@@ -218,25 +221,36 @@ class Windows:
                     )
                 )
         changes = sends.mark(sends=recorded, run=self.operation.run, now=now)
-        unanswered = sends.lock_unrecorded((m.poison, m.n) for m in unsent)
-        waiting = [m.item for m in unsent if (m.poison, m.n) in unanswered]
-        changes += [
-            Change(self.operation.pk, item, RedriveOutcome.SENDING.value, "")
-            for item in waiting
-        ]
+        changes += self._return_unsent(unsent)
         first = self._first_of(messages[0].item)
         operation_item_window_counts.count_in_window(
             (self.operation.pk, first), changes
         )
         # Not those that their consumer has answered although the broker has not.
-        unknown = [c.item for c in changes if c.after == RedriveOutcome.UNKNOWN]
-        held_items = {*waiting, *unknown}
+        in_doubt = (_WAITING, RedriveOutcome.UNKNOWN.value)
+        held_items = {change.item for change in changes if change.after in in_doubt}
         sends.free(
             operation=self.operation.pk,
             items=[each.item for each in messages if each.item not in held_items],
         )
         self._close(first, now=now)
         return self._claim(following, orders)
+
+    def _return_unsent(self, unsent: Sequence[OutboundMessage]) -> list[Change]:
+        """Let claimed messages wait again that no broker has; return the changes.
+
+        Those that a cancel has given up as unknown meanwhile are open again. What was
+        answered stays so.
+        """
+        keys = {(message.poison, message.n): message.item for message in unsent}
+        unrecorded = sends.lock_unrecorded(keys)
+        withdrawn = sends.withdraw_unknown(keys.keys() - unrecorded)
+        before = dict.fromkeys(unrecorded, RedriveOutcome.SENDING.value)
+        before |= dict.fromkeys(withdrawn, RedriveOutcome.UNKNOWN.value)
+        return [
+            Change(self.operation.pk, keys[key], standing, _WAITING)
+            for key, standing in before.items()
+        ]
 
     def _claim(self, items: ReadItems, orders: Orders) -> Sequence[OutboundMessage]:
         """Claim an operation's items in the open transaction; return those to send.
