@@ -493,7 +493,7 @@ def test_a_topic_with_an_invalid_name_does_not_stop_the_others(
     stream.xadd("orders", {"body": b"1"})
     stream.xadd("orders-poison", {"body": b"1"})
 
-    mark = brokers.discovered(ours, "", operator, now=now).mark
+    mark = brokers.discover_topics(ours, "", operator, now=now).mark
     chosen = brokers.all_new(ours, mark, operator, now=now)
 
     assert [each.name for each in chosen] == ["orders"]
