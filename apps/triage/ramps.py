@@ -146,10 +146,10 @@ def _why_not_further(
     Refusals count once a step is over. Of growing steps, one that is refused as a whole
     is at least half of all.
     """
-    sent = sum(counts[name] for name in _SENT)
+    number_sent = sum(counts[name] for name in _SENT)
     came_back = counts[RedriveOutcome.RECURRED]
-    if sent and came_back * 100 > ramp.came_back * sent:
-        return f"{came_back:,} of {sent:,} came back, more than {ramp.came_back} %"
+    if number_sent and came_back * 100 > ramp.came_back * number_sent:
+        return f"{came_back:,} of {number_sent:,} came back, more than {ramp.came_back} %"
     handed_over = sum(counts[name] for name in _HANDED_OVER)
     refused = counts[RedriveOutcome.REFUSED]
     if step_is_over and refused * 2 >= handed_over:
@@ -182,5 +182,5 @@ def _must_wait(ramp: Ramp, counts: Mapping[str, int]) -> bool:
 
     It does where the ramp says so, where messages were moved, and where none was sent.
     """
-    sent = sum(counts[name] for name in _SENT)
-    return ramp.confirmed is None or not sent or counts[RedriveOutcome.MOVED] > 0
+    number_sent = sum(counts[name] for name in _SENT)
+    return ramp.confirmed is None or not number_sent or counts[RedriveOutcome.MOVED] > 0

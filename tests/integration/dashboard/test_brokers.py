@@ -385,8 +385,8 @@ def test_all_is_refused_with_the_list_of_now_where_that_is_another_than_was_show
     monkeypatch: pytest.MonkeyPatch,
     by_then: list[FoundTopic],
 ) -> None:
-    shown = [offered("a", "a-poison"), offered("b", "b-poison"), offered("plain", "")]
-    monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: shown)
+    on_page = [offered("a", "a-poison"), offered("b", "b-poison"), offered("plain", "")]
+    monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: on_page)
     path, mark = f"/brokers/{ours.pk}/observe", mark_of_all(admin, ours)
     monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: by_then)
 
@@ -405,10 +405,10 @@ def test_all_is_refused_with_the_list_of_now_where_that_is_another_than_was_show
 def test_all_means_the_shown_ones_in_whatever_order_and_depth_by_then(
     admin: Client, ours: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = [offered("a", "a-poison"), offered("b", "b-poison")]
-    monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: shown)
+    on_page = [offered("a", "a-poison"), offered("b", "b-poison")]
+    monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: on_page)
     path, mark = f"/brokers/{ours.pk}/observe", mark_of_all(admin, ours)
-    by_then = [replace(each, depth=7, dead_letters=8) for each in reversed(shown)]
+    by_then = [replace(each, depth=7, dead_letters=8) for each in reversed(on_page)]
     monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: by_then)
 
     post(admin, path, 302, everything=mark)

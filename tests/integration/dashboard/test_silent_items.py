@@ -176,14 +176,14 @@ def test_the_page_of_a_cancelled_operation_offers_its_silent_messages(
     anna: Client, cut_off: Operation, operator: Principal, now: datetime
 ) -> None:
     cancel(cut_off, operator, now)
-    fresh = words(get(anna, f"/operations/{cut_off.pk}"))
+    before_long = words(get(anna, f"/operations/{cut_off.pk}"))
     let_time_pass()
 
     page = words(get(anna, f"/operations/{cut_off.pk}"))
     address = post(anna, f"/operations/{cut_off.pk}/retry", 302, standing="silent")
 
-    assert "2 are unknown: they may have been sent." in fresh
-    assert "Retry these" not in fresh
+    assert "2 are unknown: they may have been sent." in before_long
+    assert "Retry these" not in before_long
     assert "4 of 4 are silent." in page
     assert "4 silent Retry these" in page
     assert "Requeue 4 messages?" in get(anna, address)

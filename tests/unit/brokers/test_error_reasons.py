@@ -1,4 +1,4 @@
-"""What brokers say of an error, as one short line that Postgres stores."""
+"""A broker's error, as one short line that Postgres stores."""
 
 from __future__ import annotations
 
