@@ -73,7 +73,8 @@ class Capabilities:
     """What one kind of broker can do; sizes in bytes, times in seconds.
 
     `max_message` limits body and headers together where `counts_headers`, else the body
-    alone. `peeks`: looking at dead letters changes nothing, not even a count.
+    alone. `max_text` is the limit of a body that is sent as plain text, where that is
+    larger. `peeks`: looking at dead letters changes nothing, not even a count.
     `dedupe_window` and `delay` are 0 where the broker has none; only producers use a
     delay. `polling_interval`: the broker bills each look for dead letters, so an empty
     queue is asked less and less often, down to once in so many seconds unless the topic
@@ -106,6 +107,15 @@ class Capabilities:
         with_message_id_header
     )
     limits: frozenset[str] = LIMITS
+    max_text: int = 0
+
+    @property
+    def largest_body(self) -> int:
+        """Return the size beyond which the broker refuses a body, however it is sent.
+
+        It may refuse smaller ones, too.
+        """
+        return max(self.max_message, self.max_text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

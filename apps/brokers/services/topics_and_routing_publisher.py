@@ -246,6 +246,16 @@ def lost_headers_of(topic: Topic) -> frozenset[bytes]:
     )
 
 
+def largest_bodies() -> dict[str, int]:
+    """Map the kinds of registered brokers to the largest body that they take.
+
+    Without kinds whose client is missing: nothing can be sent there.
+    """
+    kinds = Broker.objects.order_by().values_list("kind", flat=True).distinct()
+    able = {kind: _capabilities_of_kind(kind) for kind in kinds}
+    return {kind: each.largest_body for kind, each in able.items() if each}
+
+
 def topics_without_headers() -> set[int]:
     """Return the ids of topics whose messages carry no headers, so no mark."""
     kinds = Broker.objects.order_by().values_list("kind", flat=True).distinct()
@@ -256,10 +266,16 @@ def topics_without_headers() -> set[int]:
 
 def _has_headers(kind: str) -> bool:
     """Tell whether messages on this kind of broker carry headers; yes if unknown."""
+    capabilities = _capabilities_of_kind(kind)
+    return capabilities is None or capabilities.headers is not Headers.NONE
+
+
+def _capabilities_of_kind(kind: str) -> Capabilities | None:
+    """Return what a kind of broker can do; None if its client is missing."""
     try:
-        return adapters.adapter(kind).capabilities.headers is not Headers.NONE
+        return adapters.adapter(kind).capabilities
     except Unavailable:
-        return True  # its client is missing, so nothing can be sent there
+        return None  # nothing can be sent there
 
 
 def reader_of(topic: Topic) -> DeadLetterReader:

@@ -28,6 +28,7 @@ from apps.triage.operation_states import (
     EXPLAINED,
     SENDS,
     UNDO_WINDOW,
+    OperationState,
     Verb,
 )
 from apps.triage.preview_breakdown import ItemBreakdown, Largest
@@ -101,6 +102,13 @@ class PreviewDetail:
         return body
 
     @property
+    def has_form(self) -> bool:
+        """Tell whether there is something to confirm, or by another target topic."""
+        may_reroute = bool(self.targets) and self.summary.may_go_elsewhere
+        is_open = self.operation.state == OperationState.PREVIEW
+        return is_open and (self.summary.will_act > 0 or may_reroute)
+
+    @property
     def must_type(self) -> bool:
         """Tell whether a person must type how many items are dropped or given up.
 
@@ -157,7 +165,7 @@ def preview_detail(
         swallowed=_messages_skipped_again(operation, topics, now=now),
         confirms=operation.verb == Verb.REDRIVE and _have_confirmed(staying),
         moves_some=len(staying) < len(topics),
-        moves_all=not staying,
+        moves_all=bool(topics) and not staying,
         brokers_away=_brokers_away(operation, topics, now=now),
         may_order=operation.verb == Verb.REDRIVE and _keep_order(operation, summary),
     )

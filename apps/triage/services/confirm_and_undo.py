@@ -5,14 +5,12 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from datetime import datetime
-from typing import Any
 
 from django.db import connection, transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action, clean_reason
 from apps.core.errors import Absent, Invalid, Refused
-from apps.poison.states import silent_before
 from apps.team.rights import Principal, Scope
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.item_kinds import kind_of
@@ -37,6 +35,7 @@ from apps.triage.services.operation_audit_details import (
 )
 from apps.triage.services.operation_item_judging import judge
 from apps.triage.services.previews import Route, SelectionRequest, SendLimits
+from apps.triage.services.reasons_for_omitted_messages import reason_values
 
 MOST_REASONS = 5
 MOST_LOOKED_AT = 1_000
@@ -226,11 +225,7 @@ def _why_nothing_is_left(operation: Operation, *, now: datetime) -> str:
         return ""
     kind = kind_of(operation)
     statement = kind.sql(_REASONS_NOW, reasons=kind.reasons[Verb(operation.verb)])
-    values: dict[str, Any] = {
-        "operation": operation.pk,
-        "most": MOST_LOOKED_AT,
-        "silent_before": silent_before(now),
-    }
+    values = {**reason_values(operation, now=now), "most": MOST_LOOKED_AT}
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         since = Counter(dict(cursor.fetchall()))

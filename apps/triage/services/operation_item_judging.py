@@ -18,12 +18,12 @@ from typing import Any
 from django.db import connection, transaction
 
 from apps.core.queryset_sql import read_by_index
-from apps.poison.states import silent_before
 from apps.triage.item_kinds import kind_of
 from apps.triage.models import Operation
 from apps.triage.operation_states import Verb
 from apps.triage.services.fencing import fence
 from apps.triage.services.give_back_target_queue import queue_to_give_back_to
+from apps.triage.services.reasons_for_omitted_messages import reason_values
 
 # Windows of a transaction.
 AT_ONCE = 10
@@ -112,13 +112,11 @@ def judge(operation: Operation, *, now: datetime) -> None:
     first = operation.judged
     end = min(first + AT_ONCE * size, operation.total)
     values: dict[str, Any] = {
-        "operation": operation.pk,
+        **reason_values(operation, now=now),
         "first": first,
         "end": end,
         "size": size,
-        "target": operation.target_topic_id,
         "queue": queue_to_give_back_to(operation),
-        "silent_before": silent_before(now),
         "now": now,
         "holds": judging.holds,
     }

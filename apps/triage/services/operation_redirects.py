@@ -11,7 +11,7 @@ from apps.triage.operation_states import Verb
 
 
 def store(operation: Operation) -> None:
-    """Store an operation's requeue policies, before its items are counted."""
+    """Store an operation's requeue policies, before its items are judged."""
     Redirect.objects.bulk_create(
         Redirect(operation=operation, topic_id=topic, target_id=target)
         for topic, target in _policies(operation).items()

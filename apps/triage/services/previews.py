@@ -25,7 +25,6 @@ from apps.core.text_cleaning import storable
 from apps.poison.models import Poison
 from apps.poison.origin_queue_mismatch import MisroutedCount
 from apps.poison.query_language import Query
-from apps.poison.states import silent_before
 from apps.team.rights import Principal, Scope
 from apps.triage.item_kinds import kind_named, kind_of
 from apps.triage.models import Item, Operation
@@ -42,6 +41,7 @@ from apps.triage.ramps import Ramp
 from apps.triage.services import operation_redirects, redrive_to_other_queue_count
 from apps.triage.services.earlier_layout_conversion import require_converted
 from apps.triage.services.pacing import require_rate
+from apps.triage.services.reasons_for_omitted_messages import TOO_LARGE, reason_values
 
 PREVIEW_LIVES = timedelta(minutes=15)
 # A worker takes the items of a larger selection; Confirm waits for it.
@@ -177,6 +177,11 @@ class PreviewSummary:
     def skipped(self) -> Shares:
         """Return how many items are skipped by reason, the most frequent first."""
         return self.breakdown.skipped.values
+
+    @property
+    def may_go_elsewhere(self) -> bool:
+        """Tell whether another target topic would let the operation act on more."""
+        return any(reason == TOO_LARGE for reason, _ in self.skipped)
 
     @property
     def topics(self) -> Largest:
@@ -466,11 +471,11 @@ def _insert_items(operation: Operation, rows: QuerySet[Any], *, now: datetime) -
         order=kind.order_by_capture if keeps_order else kind.order,
         selected=inner % tuple(f"%({name})s" for name in inner_values),
     )
-    values: dict[str, Any] = {
-        "operation": operation.pk,
+    operation_redirects.store(operation)
+    values = {
+        **reason_values(operation, now=now),
         "as_of": operation.as_of,
         "asked_at": operation.created_at,
-        "silent_before": silent_before(now),
     }
     with connection.cursor() as cursor:
         cursor.execute(statement, {**values, **inner_values})
@@ -504,7 +509,6 @@ def _copy_dropped_items(
 def _store_numbers(operation: Operation, total: int, *, now: datetime) -> None:
     """Store a preview's number of items, and what its page shows of them."""
     operation.total = total
-    operation_redirects.store(operation)
     breakdown = kind_of(operation).count(operation, now=now)
     operation_redirects.keep_those_of(operation, breakdown.topic_ids)
     skipped = breakdown.skipped

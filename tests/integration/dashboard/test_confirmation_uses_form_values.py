@@ -35,6 +35,7 @@ from apps.triage.models import Operation
 from apps.triage.operation_states import VERBS, ItemKindName, Verb
 from apps.triage.services import previews
 from tests.failure_report_builders import drop, poisons
+from tests.in_memory_queue_broker import KIND, Queues
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.page_forms import PageForm, form_on
 from tests.integration.dashboard.test_operations_on_deliveries_pages import stored
@@ -474,6 +475,22 @@ def test_a_wrong_time_is_explained_in_sight_where_the_steps_were_not_ticked(
 
     opened_steps = refused.partition('<details class="field" open>')[2]
     assert "Ensure this value is greater than or equal to 1." in opened_steps
+
+
+def test_another_topic_can_be_chosen_where_all_messages_are_too_large_for_theirs(
+    admin: Client, broker: Queues, parking: Topic, now: datetime
+) -> None:
+    broker.with_(max_message=1)
+    queues = Broker.objects.create(name="narrow", kind=KIND, url="")
+    Topic.objects.create(name="narrow", native_name="narrow", broker=queues)
+    (poison,) = poisons(now, 1, topic="narrow")
+
+    form = preview_of(admin, "redrive", ids=[poison.pk], button="Preview again")
+    looked = form.press(admin, "look", target_topic="parking")
+    form_on(admin.get(looked["Location"]), button="Requeue 1 message")
+
+    buttons = [button.get("value") for button in form.buttons]
+    assert buttons == ["look"]
 
 
 @pytest.fixture

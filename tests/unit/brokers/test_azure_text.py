@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from apps.brokers.adapter_contract import Header
 from apps.brokers.adapters.azure_queue import message_text
+from apps.brokers.adapters.azure_queue.adapter import ADAPTER
 from apps.brokers.adapters.azure_queue.message_text import (
     LARGEST_BODY,
     LARGEST_TEXT,
@@ -150,3 +151,12 @@ def test_an_unknown_mark_is_refused() -> None:
         with pytest.raises(Refused, match="base64 or none"):
             headers = ((b"x-azure-message-encoding", value),)
             message_text.write(b"body", headers, usual=BASE64)
+
+
+def test_the_largest_body_of_the_adapter_is_that_of_plain_text() -> None:
+    largest = ADAPTER.capabilities.largest_body
+
+    assert message_text.write(b"x" * largest, MARKED_PLAIN, usual=BASE64)
+    for mark in (MARKED_PLAIN, MARKED_BASE64):
+        with pytest.raises(Refused):
+            message_text.write(b"x" * (largest + 1), mark, usual=BASE64)

@@ -38,8 +38,9 @@ from apps.brokers.adapters.azure_queue.settings import (
 SIDE_BY_SIDE = 32
 
 CAPABILITIES = Capabilities(
-    # The limit in base64; plain text may be a third longer.
+    # The limit in base64.
     max_message=message_text.LARGEST_BODY,
+    max_text=message_text.LARGEST_TEXT,
     counts_headers=False,
     headers=Headers.NONE,
     most_headers=0,
