@@ -198,11 +198,13 @@ def _brokers_away(
 ) -> tuple[str, ...]:
     """Name the brokers that an operation would send to and lanes cannot reach.
 
-    None are named if it sends no messages.
+    Any lane of the broker counts: a target topic may have none. None are named if it
+    sends no messages.
     """
     if operation.verb not in SENDS:
         return ()
-    lanes = Lane.objects.filter(topic__in=targets_of(operation, topics))
+    targets = Topic.objects.filter(pk__in=targets_of(operation, topics))
+    lanes = Lane.objects.filter(topic__broker__in=targets.values("broker"))
     away = lanes.filter(state=LaneState.AWAY).select_related("topic__broker")
     return tuple(
         sorted(

@@ -11,6 +11,7 @@ from redis import Redis
 from apps.brokers.models import Topic
 from apps.capture.models import Lane, LaneState
 from apps.dashboard.selectors import operation_previews
+from apps.poison.query_language import Query
 from apps.poison.services import redrive_confirmations_by_token
 from apps.team.rights import Principal, Role
 from apps.triage.models import Operation
@@ -265,3 +266,22 @@ def test_a_preview_says_that_the_broker_is_away_and_how_long_the_rate_takes(
     assert orders.broker
     assert detail.brokers_away == (orders.broker.name,)
     assert detail.seconds == 2
+
+
+def test_a_preview_says_that_the_broker_of_a_target_without_a_lane_is_away(
+    anna: Client, orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 1, topic="bare")
+    Topic.objects.create(name="parking", native_name="parking", broker=orders.broker)
+    Lane.objects.filter(topic=orders).update(state=LaneState.AWAY, seen_at=now)
+    query = Query.parse("topic:bare")
+    parked = preview(operator, now, query=query, target_topic="parking")
+    stays = preview(operator, now, query=query)
+
+    away = [
+        operation_previews.previewed(operation, operator, now=now).brokers_away
+        for operation in (parked, stays)
+    ]
+
+    assert orders.broker
+    assert away == [(orders.broker.name,), ()]
