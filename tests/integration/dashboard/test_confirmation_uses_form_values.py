@@ -540,6 +540,15 @@ def test_preview_again_shows_the_chosen_route_and_keeps_the_typed_reason(
     assert not Operation.objects.confirmed().exists()
 
 
+def test_a_preview_in_order_says_that_a_refusal_holds_up_its_whole_topic(
+    admin: Client, requeue: PageForm
+) -> None:
+    looked = requeue.press(admin, "look", ordered="1")
+    page = admin.get(looked["Location"]).content.decode()
+
+    assert "all behind it that go to the same topic stay here" in page
+
+
 def test_a_route_back_to_the_origin_is_refused_when_another_topic_was_previewed(
     admin: Client, requeue: PageForm
 ) -> None:
