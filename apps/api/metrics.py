@@ -28,7 +28,7 @@ from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.outbox.models import Outbox, OutboxError
 from apps.outbox.sweeper_and_row_states import SweeperState
 from apps.outbox.sweeper_state_for_pages import SILENT, state_of
-from apps.poison import backlogs
+from apps.poison import poison_counts_by_state
 from apps.poison.models import PoisonCountCheck
 from apps.poison.states import DisplayState
 from apps.redelivery import endpoint_backlog_queries as deliveries
@@ -105,7 +105,7 @@ def _open(principal: Principal) -> list[GaugeMetricFamily]:
     """Count open poisons by topic, and the counts that the last check had to mend."""
     opened = GaugeMetricFamily("poison_open", "Open poisons.", labels=["topic"])
     names = _topics(principal)
-    for pk, counts in backlogs.by_topic(list(names)).items():
+    for pk, counts in poison_counts_by_state.by_topic(list(names)).items():
         opened.add_metric([_label(names[pk])], counts.states[DisplayState.OPEN])
     check = PoisonCountCheck.objects.first()
     wrong = GaugeMetricFamily(
@@ -133,7 +133,7 @@ def _oldest(principal: Principal, now: datetime) -> list[GaugeMetricFamily]:
         labels=["topic"],
     )
     names = _topics(principal)
-    moments = backlogs.oldest_open(list(names))
+    moments = poison_counts_by_state.oldest_open(list(names))
     for pk, name in names.items():
         age = max(0.0, (now - moments.get(pk, now)).total_seconds())
         oldest.add_metric([_label(name)], age)

@@ -1,4 +1,4 @@
-"""POSITIONS: how far each consumer has read, as its broker or the consumer reports."""
+"""Positions: how far each consumer has read, as its broker or the consumer reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who keeps a position."""
+"""The keepers of positions: broker or consumer."""
 
 from __future__ import annotations
 

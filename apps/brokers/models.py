@@ -1,4 +1,4 @@
-"""WHICH TOPICS EXIST, and the broker that carries each."""
+"""Topics, and the broker that carries each."""
 
 from __future__ import annotations
 

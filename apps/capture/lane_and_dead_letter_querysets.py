@@ -1,4 +1,4 @@
-"""Querysets of lanes and of deliveries."""
+"""Querysets of lanes and of dead letters."""
 
 from __future__ import annotations
 

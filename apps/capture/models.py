@@ -1,4 +1,4 @@
-"""IN: counters of consumers, states of guards and lanes, letters that lanes hold."""
+"""Counters of consumers, states of guards and lanes, letters that lanes hold."""
 
 from __future__ import annotations
 

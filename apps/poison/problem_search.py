@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from django.db.models.expressions import RawSQL
 
-from apps.poison.backlogs import WITH_OPEN
 from apps.poison.models import Poison, Problem
+from apps.poison.poison_counts_by_state import WITH_OPEN
 from apps.poison.query_language import Query, Term
 from apps.poison.querysets import ProblemQuerySet
 from apps.poison.states import DisplayState

@@ -1,4 +1,4 @@
-"""What waits at endpoints, and how their calls ended."""
+"""Queries of the metrics about endpoints: what waits, and how calls ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of endpoints: what waits, and how calls ended by the hour.
+"""Figures of endpoints for lists: what waits, and how calls ended by the hour.
 
 Pages and API ask for them within a time limit, and go on without them.
 """

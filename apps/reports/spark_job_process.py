@@ -1,4 +1,4 @@
-"""Run the Spark job in a process of its parts: the product itself never imports Spark.
+"""Run the Spark job in its own process: the product itself never imports Spark.
 
 The job watches its standard input, and ends when this process is gone.
 """

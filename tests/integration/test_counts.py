@@ -21,7 +21,7 @@ from apps.brokers.models import Topic
 from apps.capture.tasks import check_counts, gather_counts
 from apps.core import clock
 from apps.dashboard.selectors import health
-from apps.poison import backlogs
+from apps.poison import poison_counts_by_state
 from apps.poison.models import (
     Poison,
     PoisonCount,
@@ -115,8 +115,8 @@ def test_what_was_given_back_is_counted_apart_and_as_sent(now: datetime) -> None
             state="moved", moved_to=to, redrives=1, sent_at=now
         )
 
-    of_problem = backlogs.by_problem([problem])[problem]
-    of_topic = backlogs.by_topic([topic])[topic]
+    of_problem = poison_counts_by_state.by_problem([problem])[problem]
+    of_topic = poison_counts_by_state.by_topic([topic])[topic]
 
     assert of_problem == of_topic
     assert of_problem.given_back == 1

@@ -1,4 +1,4 @@
-"""What a request may weigh: so many bytes of its kind, and of a stranger fewer."""
+"""Size limits of requests, lower for unauthenticated senders."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from apps.api.keyset_pagination import Page, PageWindow
 from apps.core.errors import Absent
 from apps.core.statement_timeouts import count_timeout, search_timeout
-from apps.poison import backlogs, problem_search
+from apps.poison import poison_counts_by_state, problem_search
 from apps.poison.models import Problem
 from apps.poison.query_language import Query
 from apps.poison.states import DisplayState
@@ -50,7 +50,7 @@ def one(problem_id: int, principal: Principal) -> CountedProblem:
 
 def _counted(problems: Sequence[Problem]) -> list[CountedProblem]:
     """Count the poisons of each problem by state."""
-    counts = backlogs.by_problem([problem.pk for problem in problems])
+    counts = poison_counts_by_state.by_problem([problem.pk for problem in problems])
     return [
         CountedProblem(problem=problem, counts=counts[problem.pk].states)
         for problem in problems

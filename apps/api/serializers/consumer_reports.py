@@ -1,4 +1,4 @@
-"""IN: the reports of guards and forwarders, and the answer to each member.
+"""The reports of guards and forwarders, and the answer to each member.
 
 They describe what the SDK's contract parses, with the limits of the contract; null is
 the same as a member that is left out.

@@ -1,4 +1,4 @@
-"""WHO DID WHAT: list the audit trail, and verify that it is whole."""
+"""List the audit trail, and verify that it is whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BROKERS: list, add, change and remove them, and ask them for their topics."""
+"""List, add, change and remove brokers, and ask them for their topics."""
 
 from __future__ import annotations
 

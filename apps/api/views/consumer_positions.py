@@ -1,4 +1,4 @@
-"""HOW FAR consumers have read: list, open and settle positions."""
+"""List, open and settle positions: how far consumers have read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IN: take the reports of consumers. Each member gets its own answer, in order."""
+"""Take the reports of consumers, and answer each member in its order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DELIVERIES: read them with their attempts, and decide about them."""
+"""Read deliveries with their attempts, and decide about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ENDPOINTS: list, add, change and remove them, with their plans and figures."""
+"""List, add, change and remove endpoints, with their plans and figures."""
 
 from __future__ import annotations
 

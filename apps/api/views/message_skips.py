@@ -1,4 +1,4 @@
-"""THE SKIP LIST: read it whole, follow its changes, add and remove skips."""
+"""Read the whole skip list, follow its changes, add and remove skips."""
 
 from __future__ import annotations
 

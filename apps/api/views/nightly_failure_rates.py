@@ -1,4 +1,4 @@
-"""OVER TIME: list failure rates and endpoints by day, and the runs that published."""
+"""List failure rates and endpoints by day, and the runs that published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OUT: preview what an operation would do."""
+"""Preview what an operation would do."""
 
 from __future__ import annotations
 

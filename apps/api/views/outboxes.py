@@ -1,4 +1,4 @@
-"""OUTBOXES: list, add, change and remove them; read and decide about their rows."""
+"""List, add, change and remove outboxes; read and decide about their rows."""
 
 from __future__ import annotations
 

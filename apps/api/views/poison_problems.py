@@ -1,4 +1,4 @@
-"""THE RECORD: read the problems that poisons share."""
+"""Read the problems that poisons share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""THE RECORD: read poisons, and the exact bytes of one message."""
+"""Read poisons, and the exact bytes of one message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HOW FAR consumers have read: move a position by hand."""
+"""Move a position by hand: how far a consumer has read."""
 
 from __future__ import annotations
 

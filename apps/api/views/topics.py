@@ -1,4 +1,4 @@
-"""TOPICS: list, register, change and remove them, with their policies and lanes."""
+"""List, register, change and remove topics, with their policies and lanes."""
 
 from __future__ import annotations
 

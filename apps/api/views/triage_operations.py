@@ -1,4 +1,4 @@
-"""OUT: confirm, follow and undo a decision."""
+"""Confirm, follow and undo an operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IN: heartbeats of guards; the newest of each guard is stored."""
+"""Store the newest heartbeat of each guard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IN: store failures, confirmations and counters, each counted exactly once."""
+"""Store failures, confirmations and counters, each counted exactly once."""
 
 from __future__ import annotations
 

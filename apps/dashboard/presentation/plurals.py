@@ -1,4 +1,4 @@
-"""Nouns in words of pages: messages, deliveries."""
+"""Pluralise and count nouns."""
 
 from __future__ import annotations
 

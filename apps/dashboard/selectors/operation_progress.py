@@ -12,7 +12,7 @@ from apps.core.statement_timeouts import TOO_SLOW, TooSlow, unless_slow
 from apps.dashboard.presentation.outcome_chart import OutcomeChart, outcome_chart
 from apps.dashboard.selectors.problem_ranking import MOST_PROBLEMS, visible_topic_ids
 from apps.dashboard.selectors.triage_operations import OperationStatus
-from apps.poison import backlogs
+from apps.poison import poison_counts_by_state
 from apps.poison.query_language import Query
 from apps.poison.states import (
     PoisonState,
@@ -210,11 +210,14 @@ def _problems_of(operation: Operation, principal: Principal) -> _ProblemLinks:
     if not number.isdigit():
         return {"problem": None, "next_problem": None}
     topics, problem = visible_topic_ids(principal), int(number)
-    latest = backlogs.open_by_problem(topics=topics, problems=MOST_PROBLEMS).problems
+    latest = poison_counts_by_state.open_by_problem(
+        topics=topics, problems=MOST_PROBLEMS
+    ).problems
     others = (each.problem for each in latest if each.open and each.problem != problem)
     return {
         "problem": AffectedProblem(
-            id=problem, open=backlogs.open_number(topics=topics, problem=problem)
+            id=problem,
+            open=poison_counts_by_state.open_number(topics=topics, problem=problem),
         ),
         "next_problem": next(others, None),
     }

@@ -10,8 +10,8 @@ from functools import partial
 from apps.brokers.models import Topic
 from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.dashboard.selectors.previous_and_next_row import Neighbours
-from apps.poison import backlogs
-from apps.poison.backlogs import OpenProblem
+from apps.poison import poison_counts_by_state
+from apps.poison.poison_counts_by_state import OpenProblem
 from apps.team.rights import Principal
 
 # Rank those that failed last.
@@ -59,7 +59,9 @@ def neighbours(problem_id: int, principal: Principal) -> Neighbours:
 
 def _ranking(topics: Sequence[int] | None) -> Ranking:
     """Rank the problems that failed last, and their topics, by open messages."""
-    latest = backlogs.open_by_problem(topics=topics, problems=MOST_PROBLEMS)
+    latest = poison_counts_by_state.open_by_problem(
+        topics=topics, problems=MOST_PROBLEMS
+    )
     numbers = Counter[int]()
     for each in latest.problems:
         numbers[each.topic] += each.open

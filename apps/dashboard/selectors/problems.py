@@ -28,11 +28,16 @@ from apps.dashboard.selectors import (
 from apps.dashboard.selectors.messages import MessageList, last_failed_at
 from apps.dashboard.selectors.previous_and_next_row import Neighbours, neighbours
 from apps.dashboard.selectors.problem_message_comparison import Differences
-from apps.poison import backlogs, failure_hours, message_contents, problem_search
-from apps.poison.backlogs import StateCounts
+from apps.poison import (
+    failure_hours,
+    message_contents,
+    poison_counts_by_state,
+    problem_search,
+)
 from apps.poison.failure_hours import FailureHours
 from apps.poison.message_contents import FailureExcerpt
 from apps.poison.models import Failure, Problem
+from apps.poison.poison_counts_by_state import StateCounts
 from apps.poison.querysets import ProblemQuerySet
 from apps.poison.states import DisplayState
 from apps.team.rights import Principal
@@ -243,7 +248,7 @@ def rows_with(
 ) -> list[ProblemRow]:
     """Build a list row for each problem, from failures by hour counted before."""
     ids = [problem.pk for problem in page_problems]
-    counts = unless_slow(partial(backlogs.by_problem, ids))
+    counts = unless_slow(partial(poison_counts_by_state.by_problem, ids))
     return [
         ProblemRow(
             problem=problem,

@@ -41,9 +41,9 @@ from apps.dashboard.selectors import (
 from apps.dashboard.selectors.consumer_guard_states import GuardList, IdleGuards
 from apps.dashboard.selectors.consumer_positions import PositionRow
 from apps.poison import failure_hours
-from apps.poison.backlogs import by_topic, open_by_topic
 from apps.poison.failure_hours import FailureHours
 from apps.poison.models import SkipList
+from apps.poison.poison_counts_by_state import by_topic, open_by_topic
 from apps.poison.states import DisplayState
 from apps.team.rights import Principal
 

@@ -1,4 +1,4 @@
-"""Rows that were set aside and their messages: who decides about one, decides of both.
+"""A decision about a quarantined row holds for its message, and the reverse.
 
 The message decides (docs/adr/0034): a decision about the row locks its poison, and is
 refused where triage acted on it first. Triage, which does not know of rows, finds the

@@ -1,4 +1,4 @@
-"""Notes what the sweeper of an outbox does, and its errors."""
+"""Note what the sweeper of an outbox does, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""THE RECORD: poisons with their problems, failures, bodies, redrives and skips.
+"""Poisons with their problems, failures, bodies, redrives and skips.
 
 A foreign key has no index of its own if a wider index begins with it: a poison changes
 its state often, and each change is written to every index.

@@ -15,7 +15,7 @@ from apps.api import metrics
 from apps.brokers.models import Topic
 from apps.capture.models import Lane
 from apps.core import clock
-from apps.poison import backlogs
+from apps.poison import poison_counts_by_state
 from apps.poison.models import Poison
 from apps.poison.query_language import Query
 from apps.redelivery.models import CallCount, EndpointActivity
@@ -250,7 +250,7 @@ def test_a_key_for_some_topics_sees_no_other_and_no_sum(orders: Topic) -> None:
 def test_a_part_that_takes_too_long_is_left_out_and_marked_incomplete(
     reader: Caller, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backlogs, "_OLDEST", SLOW_IF_LIMITED)
+    monkeypatch.setattr(poison_counts_by_state, "_OLDEST", SLOW_IF_LIMITED)
 
     samples = scrape(reader)
 
@@ -265,8 +265,10 @@ def test_open_poisons_are_never_left_out_however_long_it_takes_to_count_them(
 ) -> None:
     capture(now, failure(now))
     limit = "current_setting('statement_timeout')"
-    unlimited = backlogs._BY_TOPIC.replace("WHERE", f"WHERE {limit} = '0' AND", 1)
-    monkeypatch.setattr(backlogs, "_BY_TOPIC", unlimited)
+    unlimited = poison_counts_by_state._BY_TOPIC.replace(
+        "WHERE", f"WHERE {limit} = '0' AND", 1
+    )
+    monkeypatch.setattr(poison_counts_by_state, "_BY_TOPIC", unlimited)
 
     samples = scrape(reader)
 

@@ -1,4 +1,4 @@
-"""A broker's error, as one short line that Postgres stores."""
+"""Errors of brokers, as one short line that Postgres stores."""
 
 from __future__ import annotations
 
