@@ -346,6 +346,17 @@ def test_no_sentence_of_the_documents_is_a_riddle() -> None:
     assert riddles == set()
 
 
+def test_no_line_of_a_configuration_is_a_riddle() -> None:
+    """Comments, and names such as those of the import contracts."""
+    riddles = {
+        f"{file.relative_to(ROOT)}: {riddle}"
+        for file in tracked(".toml")
+        for riddle in riddles_in(file.read_text().splitlines())
+    }
+
+    assert riddles == set()
+
+
 def sentences(source: str) -> Iterator[str]:
     """Give the docstrings and the comments of a file."""
     for node in ast.walk(parse(source)):
