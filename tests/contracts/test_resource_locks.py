@@ -484,7 +484,9 @@ def test_an_unreachable_server_is_told(stage: LockStage) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "..", "a/b", "%2F", "ä €", "x" * 255])
-def test_names_are_free(stage: LockStage, locks: Locks, name: str) -> None:
+def test_locks_with_unusual_names_are_acquired_and_exclude(
+    stage: LockStage, locks: Locks, name: str
+) -> None:
     with locks(name):
         assert locks(name).acquire(0) is None
 

@@ -285,7 +285,9 @@ def owners(tables: list[str]) -> set[str]:
         "COPY audit_entry TO PROGRAM 'cat'",
     ],
 )
-def test_the_application_cannot(statement: str, role: str, now: datetime) -> None:
+def test_a_statement_beyond_the_role_is_refused(
+    statement: str, role: str, now: datetime
+) -> None:
     seq = audit.record(
         action=Action.KEY_REVOKED, subject="api_key:a", actor=Actor.user("b"), now=now
     )

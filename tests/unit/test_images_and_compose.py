@@ -191,7 +191,7 @@ def test_the_instructions_create_every_required_secret() -> None:
     )
 
 
-def test_every_setting_is_one() -> None:
+def test_settings_in_images_and_compose_are_read_by_the_product() -> None:
     text = "".join((ROOT / file).read_text() for file in FILES)
     assigned = re.findall(r"\b([A-Z][A-Z_]{3,})(?==|:)", text)
     used = re.findall(r"\$\{?([A-Z][A-Z_]{3,})", text)

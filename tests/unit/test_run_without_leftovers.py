@@ -110,7 +110,9 @@ def test_a_signal_ends_all_of_it(tmp_path: Path, number: signal.Signals) -> None
     assert is_gone(note)
 
 
-def test_its_time_is_limited(tmp_path: Path) -> None:
+def test_a_command_that_takes_too_long_is_ended_with_its_children(
+    tmp_path: Path,
+) -> None:
     note = tmp_path / "pid"
     words = hiding(note, then="import time; time.sleep(600)")
 

@@ -30,5 +30,5 @@ def test_the_name_of_a_secret_is_recognised(name: str) -> None:
         *("sassafras", "design", "x-pinned", "session-type", "trace-parent"),
     ],
 )
-def test_another_name_is_not(name: str) -> None:
+def test_a_name_that_only_resembles_one_is_not_secret(name: str) -> None:
     assert not is_secret(name)

@@ -184,7 +184,7 @@ def rows_of(pages: list[Row]) -> list[Row]:
     return [row for page in pages for row in page["results"]]
 
 
-def test_these_are_the_lists() -> None:
+def test_each_list_of_the_schema_with_a_cursor_is_walked() -> None:
     paths = {
         path.removeprefix(ROOT)
         for path, calls in schema()["paths"].items()
