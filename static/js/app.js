@@ -9,9 +9,9 @@ const plural = (n, noun) =>
 /* ---- Notices --------------------------------------------------------------------- */
 
 function element(tag, attributes = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), attributes);
-  made.append(...children);
-  return made;
+  const node = Object.assign(document.createElement(tag), attributes);
+  node.append(...children);
+  return node;
 }
 
 function say(text) {
@@ -29,11 +29,11 @@ const failed = { at: new Date(), retry: null };
 
 function showFailure(text, requestId) {
   const asOf = failed.at.toLocaleTimeString("en-GB");
-  const said = element("p", { textContent: `${text} What you see is as of ${asOf}.` });
-  if (requestId) said.append(" Request ", element("code", { textContent: requestId }));
+  const paragraph = element("p", { textContent: `${text} What you see is as of ${asOf}.` });
+  if (requestId) paragraph.append(" Request ", element("code", { textContent: requestId }));
   const retry = element("button", { type: "button", className: "button", textContent: "Retry" });
   retry.dataset.retry = "";
-  const alert = element("div", { className: "alert danger" }, said, retry);
+  const alert = element("div", { className: "alert danger" }, paragraph, retry);
   alert.setAttribute("role", "alert");
   $("#alerts").replaceChildren(alert);
 }
@@ -55,12 +55,12 @@ const selection = {
   get empty() { return !this.everything && this.keys.size === 0; },
 
   restore() {
-    const kept = JSON.parse(sessionStorage.getItem("pw.selection") ?? "null");
+    const entry = JSON.parse(sessionStorage.getItem("pw.selection") ?? "null");
     if ($("[data-clears-selection]")) sessionStorage.removeItem("pw.selection");
     if (!this.form) return;
-    if (kept?.scope === this.form.dataset.scope) this.keys = new Set(kept.keys);
-    else if (kept?.keys.length && kept.path === location.pathname) {
-      say(`Selection of ${kept.keys.length} cleared: the filter changed.`);
+    if (entry?.scope === this.form.dataset.scope) this.keys = new Set(entry.keys);
+    else if (entry?.keys.length && entry.path === location.pathname) {
+      say(`Selection of ${entry.keys.length} cleared: the filter changed.`);
     }
     this.show();
   },
@@ -68,8 +68,8 @@ const selection = {
   show() {
     if (!this.form) return;
     const boxes = this.rows.map((row) => $("input[name=ids]", row));
-    const wanted = (box) => Boolean(this.everything) || this.keys.has(box.value);
-    for (const box of boxes) box.checked = wanted(box);
+    const isSelected = (box) => Boolean(this.everything) || this.keys.has(box.value);
+    for (const box of boxes) box.checked = isSelected(box);
     const checked = boxes.filter((box) => box.checked).length;
     const head = $("[data-all]", this.form);
     if (head) {
@@ -91,8 +91,8 @@ const selection = {
 
   keep() {
     const { scope } = this.form.dataset;
-    const kept = { scope, path: location.pathname, keys: [...this.keys] };
-    sessionStorage.setItem("pw.selection", JSON.stringify(kept));
+    const entry = { scope, path: location.pathname, keys: [...this.keys] };
+    sessionStorage.setItem("pw.selection", JSON.stringify(entry));
   },
 
   /** Select or deselect one row, or all rows from the last one to it. */
@@ -202,32 +202,32 @@ const live = {
 
   /** Update cells in place and count new rows: no row moves under the pointer. */
   merge(fragment) {
-    const fresh = new Map($$("tr[data-key]", fragment).map((row) => [row.dataset.key, row]));
-    const shown = new Map(selection.rows.map((row) => [row.dataset.key, row]));
-    for (const [key, row] of shown) {
-      if (fresh.has(key)) this.mergeRow(row, fresh.get(key));
+    const rowsAfter = new Map($$("tr[data-key]", fragment).map((row) => [row.dataset.key, row]));
+    const rowsHere = new Map(selection.rows.map((row) => [row.dataset.key, row]));
+    for (const [key, row] of rowsHere) {
+      if (rowsAfter.has(key)) this.mergeRow(row, rowsAfter.get(key));
     }
     for (const part of $$("[data-fresh][id]", fragment)) {
       $(`#${part.id}`)?.replaceChildren(...part.childNodes);
     }
-    const arrived = [...fresh.keys()].filter((key) => !shown.has(key)).length;
-    const left = [...shown.keys()].filter((key) => !fresh.has(key)).length;
-    this.offer(arrived, left);
+    const arrivals = [...rowsAfter.keys()].filter((key) => !rowsHere.has(key)).length;
+    const departures = [...rowsHere.keys()].filter((key) => !rowsAfter.has(key)).length;
+    this.offer(arrivals, departures);
   },
 
-  mergeRow(row, fresh) {
+  mergeRow(row, rowAfter) {
     [...row.cells].forEach((cell, at) => {
-      const next = fresh.cells[at];
+      const next = rowAfter.cells[at];
       const touched = cell.contains(document.activeElement) || $("input", cell);
       if (!touched && next && cell.innerHTML !== next.innerHTML) cell.replaceChildren(...next.childNodes);
     });
   },
 
-  offer(arrived, left) {
+  offer(arrivals, departures) {
     const button = $("[data-live-show]");
     if (!button) return;
-    button.hidden = !arrived && !left;
-    button.textContent = arrived ? `${arrived} new · Show` : `${left} left the list · Show`;
+    button.hidden = !arrivals && !departures;
+    button.textContent = arrivals ? `${arrivals} new · Show` : `${departures} left the list · Show`;
   },
 };
 
@@ -329,10 +329,10 @@ document.body.append(tip);
 function showTip(time) {
   tip.textContent = time.dataset.absolute;
   tip.hidden = false;
-  const { left, top, bottom } = time.getBoundingClientRect();
+  const box = time.getBoundingClientRect();
   const room = innerWidth - tip.offsetWidth - 4;
-  tip.style.left = `${Math.max(4, Math.min(left, room))}px`;
-  tip.style.top = `${top < tip.offsetHeight ? bottom : top - tip.offsetHeight}px`;
+  tip.style.left = `${Math.max(4, Math.min(box.left, room))}px`;
+  tip.style.top = `${box.top < tip.offsetHeight ? box.bottom : box.top - tip.offsetHeight}px`;
 }
 
 function followTip(event) {
@@ -434,13 +434,13 @@ addEventListener("pageshow", () => {
 function showKeys() {
   const list = $("[data-keys-here]");
   const items = $$("[aria-keyshortcuts], [data-go]").filter((each) => each.checkVisibility?.() ?? true);
-  const shown = items.map((each) => {
+  const onPage = items.map((each) => {
     const key = each.ariaKeyShortcuts ?? each.getAttribute("aria-keyshortcuts") ?? `g ${each.dataset.go}`;
     const what = each.dataset.key ?? each.getAttribute("aria-label") ?? each.textContent.replace(/\s+\S$/, "");
     return [what.trim(), key];
   });
   const inRows = selection.rows.length ? ROW_KEYS_SAID : [];
-  list.replaceChildren(...[...inRows, ...shown].map(([what, key]) =>
+  list.replaceChildren(...[...inRows, ...onPage].map(([what, key]) =>
     element("div", {}, element("span", { textContent: what }), element("kbd", { textContent: key }))));
   $("#keys").showModal();
 }
