@@ -149,7 +149,8 @@ def _why_not_further(
     number_sent = sum(counts[name] for name in _SENT)
     came_back = counts[RedriveOutcome.RECURRED]
     if number_sent and came_back * 100 > ramp.came_back * number_sent:
-        return f"{came_back:,} of {number_sent:,} came back, more than {ramp.came_back} %"
+        why = f"{came_back:,} of {number_sent:,} came back"
+        return f"{why}, more than {ramp.came_back} %"
     handed_over = sum(counts[name] for name in _HANDED_OVER)
     refused = counts[RedriveOutcome.REFUSED]
     if step_is_over and refused * 2 >= handed_over:

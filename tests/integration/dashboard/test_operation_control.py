@@ -279,7 +279,7 @@ def test_a_preview_says_that_the_broker_of_a_target_without_a_lane_is_away(
     stays = preview(operator, now, query=query)
 
     away = [
-        operation_previews.previewed(operation, operator, now=now).brokers_away
+        operation_previews.preview_detail(operation, operator, now=now).brokers_away
         for operation in (parked, stays)
     ]
 
