@@ -43,7 +43,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class ConnectionSender:
-    """Hands connections over in order, as fast as the other process receives them."""
+    """Hand connections over in order, as fast as the other process receives them."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end

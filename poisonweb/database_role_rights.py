@@ -1,4 +1,4 @@
-"""Grants the rights of the application's database role, which owns no table.
+"""Grant the rights of the application's database role, which owns no table.
 
 The owner of the tables migrates. The application's role creates only temporary tables:
 an attacker who takes over a process cannot alter, empty or remove a table, nor change

@@ -78,7 +78,7 @@ def is_costly(request: h11.Request) -> bool:
 
 
 class CostlyProcess:
-    """Starts the second process, and a new one when it ends, until `stop`."""
+    """Start the second process, and a new one when it ends, until `stop`."""
 
     def __init__(self) -> None:
         ours, theirs = client_handover_to_second_process.socket_pair()
@@ -137,7 +137,7 @@ def _start_process(end: socket) -> subprocess.Popen[bytes]:
 
 
 class _Server(uvicorn.Server):
-    """Answers on the connections that the web hands over; it does not listen."""
+    """Answer on the connections that the web hands over; it does not listen."""
 
     def __init__(self, config: uvicorn.Config, end: socket) -> None:
         super().__init__(config)

@@ -33,7 +33,7 @@ STATEMENT_MILLISECONDS = 10_000
 
 
 class GatewayServer(uvicorn.Server):
-    """Runs the application in its event loop, and ends it after the last answer."""
+    """Run the application in its event loop, and end it after the last answer."""
 
     def __init__(self, *, host: str, port: int) -> None:
         limits = {

@@ -323,7 +323,7 @@ class NotHttp(ValueError):
 
 
 class AnswerWriter:
-    """Writes the answer to one request of a caller, with names of headers as they are.
+    """Write the answer to one request of a caller, with names of headers as they are.
 
     The head leaves with the first piece of the body: a packet of its own would wake the
     caller twice.

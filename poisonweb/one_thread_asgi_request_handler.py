@@ -1,4 +1,4 @@
-"""Answers a request in one thread, with one hop from the event loop and back.
+"""Answer a request in one thread, with one hop from the event loop and back.
 
 Django's own handler changes threads for every middleware, some twenty times a request,
 and starts a thread for each request. With thousands of consumers that reconnect at once
@@ -33,7 +33,7 @@ Response = HttpResponse | StreamingHttpResponse
 
 
 class ThreadedHandler(ASGIHandler):
-    """Runs middleware, view and the end of a request in one thread."""
+    """Run middleware, view and the end of a request in one thread."""
 
     def __init__(self) -> None:
         super().__init__()

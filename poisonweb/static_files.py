@@ -7,7 +7,7 @@ from whitenoise import storage  # type: ignore[import-untyped]
 
 
 class Collected(storage.CompressedManifestStaticFilesStorage):  # type: ignore[misc]
-    """Uses hashed names once `prepare` has collected the files, plain ones until then.
+    """Use hashed names once `prepare` has collected the files, plain ones until then.
 
     So `migrate` and `runserver` are enough to try the product.
     """

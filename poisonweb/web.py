@@ -25,7 +25,7 @@ from poisonweb.uvicorn_http_protocol import ForwardingH11
 
 
 class _Server(uvicorn.Server):
-    """Listens, and starts and stops together with the process for costly requests."""
+    """Listen, and start and stop together with the process for costly requests."""
 
     def __init__(self, config: uvicorn.Config, costly: CostlyProcess) -> None:
         super().__init__(config)

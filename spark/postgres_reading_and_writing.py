@@ -97,7 +97,7 @@ class FactSource(DataSource):
 
 
 class FactReader(DataSourceReader):
-    """Reads in Spark's Python workers, each of which has a connection of its own."""
+    """Read in Spark's Python workers, each of which has a connection of its own."""
 
     def __init__(
         self, statements: Sequence[str], snapshot: str, *, database_url: str

@@ -233,7 +233,7 @@ class Delivered:
 
 
 class Publisher(Protocol):
-    """Puts messages on their topics."""
+    """Put messages on their topics."""
 
     def publish(self, messages: Sequence[Outbound]) -> list[PublishOutcome]:
         """Send messages to the broker pipelined; return one outcome for each, in order.
@@ -252,7 +252,7 @@ class Publisher(Protocol):
 
 
 class DeadLetterReader(Protocol):
-    """Empties one dead-letter queue for its only lane, which holds the lock."""
+    """Empty one dead-letter queue for its only lane, which holds the lock."""
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
         """Return the next dead letters; wait at most `wait` seconds for the first.
@@ -293,7 +293,7 @@ class DeadLetterReader(Protocol):
 
 
 class TopicAdmin(Protocol):
-    """Looks at one topic without touching it."""
+    """Look at one topic without touching it."""
 
     def consumers(self) -> list[ConsumerPosition]:
         """Return the position of every consumer group; [] while there is no topic."""
@@ -316,7 +316,7 @@ class TopicAdmin(Protocol):
 
 
 class BrokerAdmin(Protocol):
-    """Looks at a broker as a whole."""
+    """Look at a broker as a whole."""
 
     def ping(self) -> str:
         """Connect with these credentials and describe the broker in a few words.

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class BoundedThreads:
-    """Starts threads that nothing waits for: a call that hangs keeps its slot."""
+    """Start threads that nothing waits for: a call that hangs keeps its slot."""
 
     def __init__(self, most: int, *, name: str) -> None:
         self._slots = threading.BoundedSemaphore(most)

@@ -31,7 +31,7 @@ def request_id(request: HttpRequest) -> str:
 
 
 class ForwardedMiddleware:
-    """Warns once per process that X-Forwarded-For comes from an untrusted proxy.
+    """Warn once per process that X-Forwarded-For comes from an untrusted proxy.
 
     Then all people share the proxy's address, and wrong passwords of a stranger delay
     the sign-in of them all.

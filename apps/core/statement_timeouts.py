@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @final
 class TooSlow:
-    """Replaces a figure that took Postgres too long: it is neither 0 nor None.
+    """Replace a figure that took Postgres too long: it is neither 0 nor None.
 
     Python code must check for it with `isinstance`; mypy enforces that. A template that
     does not check shows a dash: every lookup in it returns it again, and it is true.

@@ -8,7 +8,7 @@ from poisonguard.processes.signal_safe_event import SignalSafeEvent
 
 
 class StopEvent(threading.Event):
-    """Asks threads to stop, also from a signal handler; it cannot be cleared.
+    """Ask threads to stop, also from a signal handler; it cannot be cleared.
 
     `threading.Event.set` takes a lock. A handler runs on the main thread between any
     two of its steps. If that thread waits for the event itself, it may hold the lock

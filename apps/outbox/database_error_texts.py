@@ -22,7 +22,7 @@ _QUOTED = re.compile(
 
 
 class ErrorTexts:
-    """Cleans the texts of one database."""
+    """Clean the texts of one database."""
 
     def __init__(self, url: str) -> None:
         """Take a database's stored address, whose secrets are cut out of error texts.

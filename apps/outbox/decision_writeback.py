@@ -1,4 +1,4 @@
-"""Writes decisions about messages back to their rows in a producer's database.
+"""Write decisions about messages back to their rows in a producer's database.
 
 Other programs may have changed, deleted or claimed the row meanwhile. No statement
 waits for long: a row that is locked is left for later.

@@ -1,4 +1,4 @@
-"""Reads the rows of an outbox in the producer's database, and decides about them.
+"""Read the rows of an outbox in the producer's database, and decide about them.
 
 Other programs write these rows: every column is read as text, and cut. A text may even
 be none, and is read by its bytes.

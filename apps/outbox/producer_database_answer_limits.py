@@ -56,7 +56,7 @@ def limit_answers(
 
 
 class _Watch:
-    """Looks at a connection in a thread of its own."""
+    """Look at a connection in a thread of its own."""
 
     def __init__(
         self, connection: psycopg.Connection[Any], seconds: float, most_bytes: int

@@ -1,4 +1,4 @@
-"""Finds what to mend in the tables of a producer before they are swept."""
+"""Find what to mend in the tables of a producer before they are swept."""
 
 from __future__ import annotations
 

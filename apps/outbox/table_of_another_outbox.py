@@ -1,4 +1,4 @@
-"""Finds the outbox that has a table already: two would send it to two brokers.
+"""Find the outbox that has a table already: two would send it to two brokers.
 
 One server has several names, so the servers are asked which table an outbox has. Where
 one does not answer, the addresses are compared.

@@ -19,7 +19,7 @@ _MOST_IN_A_MILLISECOND = 2**12
 
 
 class DeliveryIds:
-    """Makes ids, each greater than the one before."""
+    """Make ids, each greater than the one before."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

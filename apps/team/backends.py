@@ -60,7 +60,7 @@ class PasswordBackend(ModelBackend):
 
 
 class ProviderBackend(ModelBackend):
-    """Loads the users of OpenID sessions; checks no password."""
+    """Load the users of OpenID sessions; check no password."""
 
     def authenticate(self, *_: Any, **__: Any) -> None:
         """Sign in no user: return None.

@@ -278,7 +278,7 @@ def _description(issuer: str) -> dict[str, Any]:
 
 
 class _BoundedSession(requests.Session):
-    """Limits requests in number, time and size, and holds no database connection."""
+    """Limit requests in number, time and size, and hold no database connection."""
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
         """Call the provider with limits of time and size, and no redirect."""

@@ -15,7 +15,7 @@ _NO_LETTERS = re.compile(r"[\W\d_]+")
 
 
 class NotOfThisProduct:
-    """Refuses passwords that are a product name, with or without digits and signs."""
+    """Refuse passwords that are a product name, with or without digits and signs."""
 
     def validate(self, password: str, _: AbstractBaseUser | None = None) -> None:
         """Raise ValidationError for a password that is a word of this product.
@@ -30,7 +30,7 @@ class NotOfThisProduct:
 
 
 class NotTheName:
-    """Refuses passwords that contain the account's name, in any case.
+    """Refuse passwords that contain the account's name, in any case.
 
     Django's validator compares the two as a whole: it accepts olga-2026-password.
     """

@@ -13,7 +13,7 @@ PURPOSE = "second factor"
 
 
 class SealingAdapter(DefaultMFAAdapter):  # type: ignore[misc]  # it has no types
-    """Seals secrets in the database, and names the account in the app."""
+    """Seal secrets in the database, and name the account in the app."""
 
     def encrypt(self, text: str) -> str:
         """Encrypt what allauth stores of a second factor, by the SECRET_KEY."""

@@ -1,4 +1,4 @@
-"""Keeps programs running, and ends all of their processes, even after a kill.
+"""Keep programs running, and end all of their processes, even after a kill.
 
 Every program leads a process group, by which its orphans are found. The supervisor
 adopts every descendant whose parent died, so at the end it can find all of them. It
@@ -99,7 +99,7 @@ def restart_delay(deaths: int) -> float:
 
 
 class Supervisor:
-    """Runs programs from one thread; it handles signals and orphans of its process."""
+    """Run programs from one thread; it handles signals and orphans of its process."""
 
     def __init__(self, *, root: Path, var: Path) -> None:
         self._root = root

@@ -11,7 +11,7 @@ LONGEST = 15.0
 
 
 class BackOff:
-    """Waits twice as long after every error in a row; `stop` ends the wait."""
+    """Wait twice as long after every error in a row; `stop` ends the wait."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop

@@ -1,4 +1,4 @@
-"""Turns orders into invoices. Release 1 has a bug, and release 2 fixes half of it.
+"""Turn orders into invoices. Release 1 has a bug, and release 2 fixes half of it.
 
 The mean price of the paid items fails if there are none: because the discount is 100 %,
 which release 2 handles, or because the quantity is 0, which it does not handle.

@@ -1,4 +1,4 @@
-"""Reads one topic in a consumer group, and handles every message with a guard.
+"""Read one topic in a consumer group, and handle every message with a guard.
 
 A message that the guard settles gets an XACK. One that it releases stays pending and is
 read again a moment later, as are messages that were in flight when we were killed.

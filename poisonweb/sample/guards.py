@@ -18,7 +18,7 @@ POLICY = RetryPolicy(
 
 
 class Guards:
-    """Makes guards for the Poisonweb at `port`, with their files in `var`."""
+    """Make guards for the Poisonweb at `port`, with their files in `var`."""
 
     def __init__(self, *, port: int, var: Path) -> None:
         self._port = port

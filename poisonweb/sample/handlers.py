@@ -19,7 +19,7 @@ Age = Callable[[], timedelta]
 
 
 class Superstitious:
-    """Fails for every thirteenth message, as in the article that it comes from."""
+    """Fail for every thirteenth message, as in the article that it comes from."""
 
     version = "1"
 
@@ -49,7 +49,7 @@ class Payments:
 
 
 class Billing:
-    """Bills orders; a new release takes over when the sample has a certain age."""
+    """Bill orders; a new release takes over when the sample has a certain age."""
 
     def __init__(
         self, *, payments: Payments, age: Age, release_after: timedelta

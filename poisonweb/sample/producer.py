@@ -1,4 +1,4 @@
-"""Sends messages to three streams, and trims the streams."""
+"""Send messages to three streams, and trim the streams."""
 
 from __future__ import annotations
 

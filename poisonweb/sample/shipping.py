@@ -24,7 +24,7 @@ LAST_OF_PLANE_0 = "\uffff"
 
 
 class Labels:
-    """Prints a label for every shipment, with the library of the printer's vendor."""
+    """Print a label for every shipment, with the library of the printer's vendor."""
 
     version = "1"
 

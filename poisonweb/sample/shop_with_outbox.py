@@ -61,7 +61,7 @@ Connection = psycopg.Connection[Any]
 
 
 class Shop:
-    """Sells until `stop` is set: at the first start a lot, then one every few seconds.
+    """Sell until `stop` is set: at the first start a lot, then one every few seconds.
 
     `publish` sends prices at once.
     """

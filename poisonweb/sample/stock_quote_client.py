@@ -61,7 +61,7 @@ Call = Callable[[str, str, Mapping[str, str], bytes], GatewayAnswer]
 
 
 class StockQuoteClient:
-    """Asks for one quote after another, as SOAP and as JSON in turns."""
+    """Ask for one quote after another, as SOAP and as JSON in turns."""
 
     def __init__(
         self, call: Call, *, stop: threading.Event, every: float = 2.0

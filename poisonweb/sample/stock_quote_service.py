@@ -137,7 +137,7 @@ class QuoteServer(ThreadingHTTPServer):
 
 
 class StockQuoteService:
-    """Listens, is away, and listens again at the same port, until it stops."""
+    """Listen, be away, and listen again at the same port, until it stops."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Consumes a queue of RabbitMQ with aio-pika, until SIGTERM: its name is the argument.
+"""Consume a queue of RabbitMQ with aio-pika, until SIGTERM: its name is the argument.
 
     pip install ./sdk[aio-pika]
     export AMQP_URL=amqp://guest:guest@localhost/

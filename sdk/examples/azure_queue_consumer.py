@@ -1,4 +1,4 @@
-"""Consumes an Azure storage queue, until SIGTERM: its name is the argument.
+"""Consume an Azure storage queue, until SIGTERM: its name is the argument.
 
     pip install ./sdk[azure]
     export AZURE_STORAGE_CONNECTION_STRING=...

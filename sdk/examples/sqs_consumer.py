@@ -1,4 +1,4 @@
-"""Consumes a queue of Amazon SQS with boto3, until SIGTERM: its url is the argument.
+"""Consume a queue of Amazon SQS with boto3, until SIGTERM: its url is the argument.
 
     pip install ./sdk[sqs]
     export POISONGUARD_URL=https://key@poisonweb.example.com

@@ -1,4 +1,4 @@
-"""Keeps a consumer running when it gets messages that it cannot process.
+"""Keep a consumer running when it gets messages that it cannot process.
 
 `Guard` wraps a handler you already have: it retries, finds messages that kill the
 process, reports poison to Poisonweb, and skips what other consumers reported.

@@ -1,4 +1,4 @@
-"""Stores a consumer's positions in Poisonweb, so that it resumes where it stopped.
+"""Store a consumer's positions in Poisonweb, so that it resumes where it stopped.
 
     with BookmarkStore(url, api_key, client_name="billing-1") as store:
         resume = store.open("eu", "orders")

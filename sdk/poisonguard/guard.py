@@ -45,7 +45,7 @@ _DEFAULT_BREAKER = BreakerPolicy()
 
 
 class Guard:
-    """Keeps a consumer going, whatever a message does to its handler.
+    """Keep a consumer going, whatever a message does to its handler.
 
     with Guard(topic="orders", consumer_group="billing") as guard:
         for message in client:
@@ -303,7 +303,7 @@ class Threads:
 
 
 class _Attempt:
-    """Runs a handler and remembers its last exception."""
+    """Run a handler and remember its last exception."""
 
     def __init__(self, handler: Callable[[Any], Any]) -> None:
         self._handler = handler

@@ -175,6 +175,24 @@ UNCHANGED = {
     "the longest that producers may ask for; 0: there is none",
 }
 PRODUCT = ("apps/", "poisonweb/", "sdk/", "spark/")
+# Verbs that are no nouns. Docstrings of views describe calls, in the third person.
+THIRD_PERSON = re.compile(
+    r"(Acts|Adds|Asks|Begins|Builds|Captures|Carries|Deletes|Describes|Does|Fails|Finds"
+    r"|Gives|Handles|Holds|Keeps|Kills|Listens|Looks|Makes|Measures|Opens|Parses|Publishes"
+    r"|Puts|Reads|Refuses|Remembers|Says|Sends|Settles|Stores|Takes|Tells|Waits|Writes)"
+    r" (?!that\b)"
+)
+IN_THE_IMPERATIVE = (
+    *("apps/audit", "apps/bookmarks", "apps/brokers", "apps/capture", "apps/core"),
+    *(
+        "apps/dashboard",
+        "apps/outbox",
+        "apps/poison",
+        "apps/redelivery",
+        "apps/reports",
+    ),
+    *("apps/team", "benchmarks", "poisonweb", "sdk", "spark"),
+)
 TAGS = re.compile(r"\{%.*?%\}|\{\{.*?\}\}", re.DOTALL)
 FENCES = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 # Code, and a single word that a sentence is about.
@@ -393,6 +411,19 @@ def test_no_sentence_of_the_documents_is_a_riddle() -> None:
     assert riddles == set()
 
 
+def test_no_docstring_begins_in_the_third_person() -> None:
+    """It begins with an imperative verb, or with the noun that it describes."""
+    wrong = {
+        f"{file}: {docstring[:60]}"
+        for file, source in sources()
+        if file.startswith(IN_THE_IMPERATIVE)
+        for docstring in docstrings(source)
+        if THIRD_PERSON.match(docstring)
+    }
+
+    assert wrong == set()
+
+
 def test_no_line_of_a_configuration_is_a_riddle() -> None:
     """Comments, and names such as those of the import contracts."""
     riddles = {
@@ -404,13 +435,17 @@ def test_no_line_of_a_configuration_is_a_riddle() -> None:
     assert riddles == set()
 
 
-def sentences(source: str) -> Iterator[str]:
-    """Give the docstrings and the comments of a file."""
+def docstrings(source: str) -> Iterator[str]:
     for node in ast.walk(parse(source)):
         if isinstance(
             node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
         ):
             yield ast.get_docstring(node) or ""
+
+
+def sentences(source: str) -> Iterator[str]:
+    """Give the docstrings and the comments of a file."""
+    yield from docstrings(source)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.string

@@ -28,7 +28,7 @@ class Texts(serializers.ListField):
 
 
 class SettingFields:
-    """Makes the field of each setting; `noun` begins the names of enums: Endpoint.
+    """Make the field of each setting; `noun` begins the names of enums: Endpoint.
 
     `most_lines` bounds the lists of settings that are LINES.
     """

@@ -212,7 +212,7 @@ class MemoryBroker:
 
 
 class MemoryPublisher:
-    """Publishes to a broker in memory, its own if it is given none."""
+    """Publish to a broker in memory, its own if it is given none."""
 
     def __init__(self, broker: MemoryBroker | None = None) -> None:
         self.broker = broker or MemoryBroker()
@@ -249,7 +249,7 @@ class MemoryPublisher:
 
 
 class MemoryDeadLetterReader:
-    """Reads one dead-letter queue of a broker in memory."""
+    """Read one dead-letter queue of a broker in memory."""
 
     def __init__(
         self,
@@ -377,7 +377,7 @@ class MemoryDeadLetterReader:
 
 
 class MemoryTopicAdmin:
-    """Looks at one topic of a broker in memory."""
+    """Look at one topic of a broker in memory."""
 
     def __init__(self, broker: MemoryBroker, *, topic: str, queue: str) -> None:
         self._broker = broker

@@ -87,7 +87,7 @@ class PausedLane:
 
 
 class LaneRunner:
-    """Runs one lane until `stop` is set or its row is deleted."""
+    """Run one lane until `stop` is set or its row is deleted."""
 
     def __init__(
         self,

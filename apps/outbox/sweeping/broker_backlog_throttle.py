@@ -1,4 +1,4 @@
-"""Finds the topics whose queue is too long, or whose consumers are too far behind."""
+"""Find the topics whose queue is too long, or whose consumers are too far behind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Figure:
 
 
 class TopicBacklogWatch:
-    """Asks the broker about the topics of an outbox, in a thread of its own.
+    """Ask the broker about the topics of an outbox, in a thread of its own.
 
     It knows the topics that were sent to; one that nothing was sent to yet is not
     slowed. What the broker cannot count, refuses to say, or does not say in time slows

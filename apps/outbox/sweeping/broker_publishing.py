@@ -1,4 +1,4 @@
-"""Publishes the messages of an outbox through the adapter of its broker."""
+"""Publish the messages of an outbox through the adapter of its broker."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ AFTER_ERROR = timedelta(seconds=60)
 
 
 class DecisionWriteback:
-    """Writes triage decisions back to outbox rows.
+    """Write triage decisions back to outbox rows.
 
     Its errors are shown with those of the sweepers.
     """

@@ -1,4 +1,4 @@
-"""Empties one outbox in a thread of its own."""
+"""Empty one outbox in a thread of its own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PURPOSE = "sweeper"
 
 
 class OutboxSweeper:
-    """Sweeps an outbox with the settings that it was made with, until it is stopped."""
+    """Sweep an outbox with the settings that it was made with, until it is stopped."""
 
     def __init__(self, outbox: Outbox, *, clock: Callable[[], datetime]) -> None:
         self.outbox = outbox
@@ -164,7 +164,7 @@ class _NotedStop:
 
 
 class _NoteTaker:
-    """Stores once a second what a sweeper did since the last note."""
+    """Store once a second what a sweeper did since the last note."""
 
     def __init__(self, outbox: Outbox, clock: Callable[[], datetime]) -> None:
         self._outbox_id = outbox.pk

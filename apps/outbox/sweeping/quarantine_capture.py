@@ -1,4 +1,4 @@
-"""Captures the quarantined rows of an outbox as messages to triage."""
+"""Capture the quarantined rows of an outbox as messages to triage."""
 
 from __future__ import annotations
 

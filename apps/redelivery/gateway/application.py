@@ -81,7 +81,7 @@ log = logging.getLogger(__name__)
 
 
 class GatewayApplication:
-    """Answers calls of endpoints between `start` and `aclose`, in one event loop."""
+    """Answer calls of endpoints between `start` and `aclose`, in one event loop."""
 
     def __init__(
         self, *, monotonic: Callable[[], float] = time.monotonic, http: HttpCaller

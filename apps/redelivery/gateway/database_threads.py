@@ -57,7 +57,7 @@ class _Call:
 
 
 class GatewayDatabaseThreads:
-    """Runs calls in at most `most` threads; further calls wait for one of them."""
+    """Run calls in at most `most` threads; further calls wait for one of them."""
 
     def __init__(self, most: int) -> None:
         self._queue: SimpleQueue[_Call | None] = SimpleQueue()

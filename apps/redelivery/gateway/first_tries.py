@@ -84,7 +84,7 @@ class _HeldAnswer:
 
 
 class FirstTries:
-    """Makes first tries, up to each endpoint's number at once."""
+    """Make first tries, up to each endpoint's number at once."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class Reading:
 
 
 class KeyAndEndpointCache:
-    """Reads all usable keys and all endpoints, once for all who wait."""
+    """Read all usable keys and all endpoints, once for all who wait."""
 
     def __init__(
         self, database: GatewayDatabaseThreads, *, monotonic: Callable[[], float]

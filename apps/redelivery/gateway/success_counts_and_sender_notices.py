@@ -27,7 +27,7 @@ _PROBLEMS = (Unavailable, DatabaseError, InterfaceError)
 
 
 class BatchedWrites:
-    """Counts successes by endpoint and minute, and notifies senders, in batches."""
+    """Count successes by endpoint and minute, and notify senders, in batches."""
 
     def __init__(self, database: GatewayDatabaseThreads) -> None:
         self._database = database

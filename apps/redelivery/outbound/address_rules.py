@@ -54,7 +54,7 @@ def check_target(target: EndpointTarget, *, field: str = "target") -> None:
 
 
 class HostLookUps:
-    """Looks a host up once for all calls that wait for its addresses.
+    """Look a host up once for all calls that wait for its addresses.
 
     A look-up takes as long as its server of names hangs, which is longer than a call
     waits. So it has a thread of its own, and each host one look-up at a time: those of

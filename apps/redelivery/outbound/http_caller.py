@@ -136,7 +136,7 @@ class EndpointAnswer:
 
 
 class HttpCaller:
-    """Calls back ends from one event loop, by a few connections for each target."""
+    """Call back ends from one event loop, by a few connections for each target."""
 
     def __init__(
         self,

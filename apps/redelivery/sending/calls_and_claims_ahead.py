@@ -37,7 +37,7 @@ LONGEST_WAIT = 1.0
 
 
 class CallsUnderWay:
-    """Begins calls as far as there is room, and hands their results to the recorder.
+    """Begin calls as far as there is room, and hand their results to the recorder.
 
     `on_room` is called when calls have ended and others should be claimed.
     """

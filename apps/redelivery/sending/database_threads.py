@@ -18,7 +18,7 @@ POSTGRES_AWAY = (OperationalError, InterfaceError)
 
 
 class RunsWork(Protocol):
-    """Runs database work beside the event loop."""
+    """Run database work beside the event loop."""
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do a sender's database work in a thread; return or raise what it does."""

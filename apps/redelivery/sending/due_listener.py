@@ -1,4 +1,4 @@
-"""Hears which endpoints have something due, on a session of Postgres of its own."""
+"""Hear which endpoints have something due, on a session of Postgres of its own."""
 
 from __future__ import annotations
 

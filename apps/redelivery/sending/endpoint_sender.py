@@ -1,4 +1,4 @@
-"""Delivers what is due at one endpoint, as long as this process owns the endpoint."""
+"""Deliver what is due at one endpoint, as long as this process owns the endpoint."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BACK_OFF_BASE, BACK_OFF_CAP = 0.5, 5.0
 
 
 class EndpointSender:
-    """Waits for the lock of an endpoint, and then delivers what is due there."""
+    """Wait for the lock of an endpoint, and then deliver what is due there."""
 
     def __init__(self, endpoint: Endpoint, tools: SharedSenderResources) -> None:
         self.endpoint = endpoint

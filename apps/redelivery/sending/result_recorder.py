@@ -1,4 +1,4 @@
-"""Records what the calls of an endpoint gave, many in one transaction."""
+"""Record what the calls of an endpoint gave, many in one transaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BACK_OFF_BASE, BACK_OFF_CAP = 0.2, 3.0
 
 
 class ResultRecorder:
-    """Keeps results in memory until Postgres has them.
+    """Keep results in memory until Postgres has them.
 
     `on_recorded` is called after each transaction.
     """

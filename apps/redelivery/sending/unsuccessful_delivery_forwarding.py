@@ -18,7 +18,7 @@ FORWARDED_AT_ONCE = 100
 
 
 class TopicForwarding:
-    """Forwards all that there is, whenever it is begun.
+    """Forward all that there is, whenever it is begun.
 
     `on_change` is called after each batch: what waits behind it in an order may go on.
     """

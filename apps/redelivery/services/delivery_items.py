@@ -208,7 +208,7 @@ def _single_item_detail(operation: Operation) -> Mapping[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class _Act:
-    """Acts on some deliveries in the way of a verb; see `ActInDatabase`."""
+    """Act on some deliveries in the way of a verb; see `ActInDatabase`."""
 
     verb: Verb
 

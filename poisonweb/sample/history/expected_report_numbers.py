@@ -35,7 +35,7 @@ class SummedNumbers:
 
 
 class ExpectedNumbers:
-    """Adds up the days; `failed` counts all failures, not only a message's first."""
+    """Add up the days; `failed` counts all failures, not only a message's first."""
 
     def __init__(self, days: Iterable[DayPlan]) -> None:
         self._hours: dict[tuple[date, int, TrafficStream], SummedNumbers] = {}

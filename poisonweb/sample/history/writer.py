@@ -1,4 +1,4 @@
-"""Writes planned days to Postgres, by the same services as real ones.
+"""Write planned days to Postgres, by the same services as real ones.
 
 A day with all its later steps is one transaction: it is written whole or not at all,
 and its messages become visible in their last state. No message is sent.
@@ -244,7 +244,7 @@ class _Writer:
 
 
 class DiscardingPublisher(RoutingPublisher):
-    """Reports every message as sent, without sending it."""
+    """Report every message as sent, without sending it."""
 
     def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
         """Stand in for a broker in the sample's history.

@@ -1,4 +1,4 @@
-"""Checks that a server keeps to `docs/protocol.md`.
+"""Check that a server keeps to `docs/protocol.md`.
 
 `check_server_command` is `python -m poisonguard_conformance`; the checks themselves are
 in `server_report_intake_checks`, `server_skip_checks` and `server_position_checks`.

@@ -56,7 +56,7 @@ class MemoryWindow(Window):
 
 
 class MemoryOnce(Once):
-    """Remembers what its guard has handled in this process.
+    """Remember what its guard has handled in this process.
 
     A forked child knows what its parent had handled until then.
     """

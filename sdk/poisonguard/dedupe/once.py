@@ -57,7 +57,7 @@ class Window(ABC):
 
 
 class Once(ABC):
-    """Runs the handlers of one guard, one copy of a message at a time.
+    """Run the handlers of one guard, one copy of a message at a time.
 
     Any thread and task may use it. A message without an identity is run each time.
     """

@@ -63,7 +63,7 @@ def schema() -> str:
 
 
 class PostgresWindow(Window):
-    """Marks handled messages in the transaction that `begin` starts.
+    """Mark handled messages in the transaction that `begin` starts.
 
     `begin()` returns a context manager that starts a transaction, commits it at the end
     of its block, and rolls it back when the block raises. What it yields is
@@ -170,7 +170,7 @@ class PostgresWindow(Window):
 
 
 class PostgresOnce(Once):
-    """Uses the marks that a consumer group has set in one database."""
+    """Use the marks that a consumer group has set in one database."""
 
     def __init__(
         self, reader: Reader, window: PostgresWindow, *, topic: str, consumer_group: str

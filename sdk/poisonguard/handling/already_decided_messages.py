@@ -1,4 +1,4 @@
-"""Recognises messages whose outcome does not depend on their handler any more."""
+"""Recognise messages whose outcome does not depend on their handler any more."""
 
 from __future__ import annotations
 

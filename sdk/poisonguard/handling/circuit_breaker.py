@@ -81,7 +81,7 @@ class _Failure(NamedTuple):
 
 
 class Breaker:
-    """Counts failed messages against handled ones; safe to share between threads.
+    """Count failed messages against handled ones; safe to share between threads.
 
     `handled` returns how many messages were handled so far, `clock` the seconds of a
     monotonic clock, `dates` the time by the clock that dates failures. Without a

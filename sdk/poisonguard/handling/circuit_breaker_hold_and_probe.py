@@ -19,7 +19,7 @@ _REASON = "breaker"  # why the gate is closed
 
 
 class GuardPause:
-    """Holds messages while the breaker is open, and lets one probe it."""
+    """Hold messages while the breaker is open, and let one probe it."""
 
     def __init__(self, components: GuardComponents, waits: Waits) -> None:
         self._breaker = components.breaker

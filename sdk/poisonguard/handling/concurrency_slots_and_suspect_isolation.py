@@ -16,7 +16,7 @@ Numbering = Callable[[Any], int]
 
 
 class Gate:
-    """Opens and closes the healthy path, which calls nothing but `numbering`.
+    """Open and close the healthy path, which calls nothing but `numbering`.
 
     While the gate is open, `numbering` is the function that `choose` returned: it
     numbers ordinary messages and returns 0 for those that need the slow path. While it

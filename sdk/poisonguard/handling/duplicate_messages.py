@@ -26,7 +26,7 @@ COPY_POLL_LIMIT = 0.2  # seconds between checks whether a copy is done, at the m
 
 
 class MessageCopies:
-    """Decides messages whose window did not let the handler run."""
+    """Decide messages whose window did not let the handler run."""
 
     def __init__(
         self,

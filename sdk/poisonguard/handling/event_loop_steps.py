@@ -1,4 +1,4 @@
-"""Runs the steps of a message on an event loop, without blocking it."""
+"""Run the steps of a message on an event loop, without blocking it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds the failure report of a message that was given up."""
+"""Build the failure report of a message that was given up."""
 
 from __future__ import annotations
 

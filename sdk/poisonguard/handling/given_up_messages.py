@@ -1,4 +1,4 @@
-"""Reports messages that are given up: then they are poison."""
+"""Report messages that are given up: then they are poison."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from poisonguard.version import VERSION
 
 
 class GuardHealth:
-    """Describes a started guard; `start_warnings` are those of its start."""
+    """Describe a started guard; `start_warnings` are those of its start."""
 
     def __init__(
         self,

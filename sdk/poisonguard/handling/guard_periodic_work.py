@@ -24,7 +24,7 @@ RESEND_TIMEOUT = 5.0
 
 
 class Upkeep:
-    """Hands over counts and the heartbeat; reports and retries what has waited."""
+    """Hand over counts and the heartbeat; report and retry what has waited."""
 
     def __init__(
         self, components: GuardComponents, *, flow: MessageFlow, health: GuardHealth

@@ -1,4 +1,4 @@
-"""Runs handlers in the slots of this process."""
+"""Run handlers in the slots of this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class HandlerRuns:
-    """Runs each handler in a slot, with its message in the journal meanwhile."""
+    """Run each handler in a slot, with its message in the journal meanwhile."""
 
     def __init__(
         self, components: GuardComponents, *, records: MessageRecords, waits: Waits

@@ -37,7 +37,7 @@ _MESSAGE_ID, _BODY_DIGEST = MatcherKind.MESSAGE_ID, MatcherKind.BODY_DIGEST
 
 
 class SlowPath(Protocol[_AnswerT_co]):
-    """Handles messages that are not ordinary, and those whose handler raised."""
+    """Handle messages that are not ordinary, and those whose handler raised."""
 
     def handle(self, message: Any, handler: Any) -> _AnswerT_co:
         """Decide a message that is not ordinary; its handler has not run yet."""
@@ -202,7 +202,7 @@ def _without_matches(  # noqa: C901 - each message would pay for another call
 
 
 class RuleMatcher:
-    """Matches rules against a message as the slow path does."""
+    """Match rules against a message as the slow path does."""
 
     def __init__(self, rules: Sequence[RuleSkip]) -> None:
         self.rules = rules

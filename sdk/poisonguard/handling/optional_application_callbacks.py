@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Application:
-    """Calls the application where it gave a function, and logs its exceptions.
+    """Call the application where it gave a function, and log its exceptions.
 
     `redelivers` tells whether it returns messages to a broker that delays them.
     """

@@ -9,7 +9,7 @@ from poisonguard.handling.lazy_message_facts import MessageFacts
 
 
 class RedrivenMessages:
-    """Remembers which redrives are settled; messages that are none are ignored."""
+    """Remember which redrives are settled; messages that are none are ignored."""
 
     def __init__(self, components: GuardComponents) -> None:
         self._attempts = components.attempts

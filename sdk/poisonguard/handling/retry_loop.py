@@ -1,4 +1,4 @@
-"""Runs the handler of a message as often as the policy says."""
+"""Run the handler of a message as often as the policy says."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CAUSES = {
 
 
 class RetryLoop:
-    """Runs and retries a message until it is handled, given up or released."""
+    """Run and retry a message until it is handled, given up or released."""
 
     def __init__(  # noqa: PLR0913 - each a collaborator
         self,

@@ -51,7 +51,7 @@ BEFORE_FIRST_MESSAGE = "first"
 
 
 class MessageFlow:
-    """Decides the outcomes of messages; all threads and tasks of a guard share it."""
+    """Decide the outcomes of messages; all threads and tasks of a guard share it."""
 
     def __init__(self, components: GuardComponents) -> None:
         self._components = components

@@ -25,7 +25,7 @@ class Released(Exception):
 
 
 class Waits:
-    """Keeps messages alive while they wait; releases them when the process stops."""
+    """Keep messages alive while they wait; release them when the process stops."""
 
     def __init__(self, components: GuardComponents, application: Application) -> None:
         self._reader = components.reader

@@ -212,7 +212,7 @@ class Journal:
 
 
 class _FirstStore:
-    """Replaces `words` in a forked child until it stores a number."""
+    """Replace `words` in a forked child until it stores a number."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

@@ -1,4 +1,4 @@
-"""Settles the journals that dead processes of the same consumer left behind.
+"""Settle the journals that dead processes of the same consumer left behind.
 
 A death is settled in steps, and a kill between any two of them neither loses a charge
 nor charges a message twice: lock the orphaned journal (one of several starting
@@ -49,7 +49,7 @@ LOCK_POLL = 0.005
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrphanRecovery:
-    """Settles the deaths of the consumer called `name`, in `attempts`."""
+    """Settle the deaths of the consumer called `name`, in `attempts`."""
 
     folder: Path
     name: bytes

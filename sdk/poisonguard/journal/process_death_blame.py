@@ -1,4 +1,4 @@
-"""Decides how a consumer process died, and which of its messages to charge."""
+"""Decide how a consumer process died, and which of its messages to charge."""
 
 from __future__ import annotations
 

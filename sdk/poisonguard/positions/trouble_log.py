@@ -1,4 +1,4 @@
-"""Logs problems that last."""
+"""Log problems that last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOG_EVERY = 60.0  # seconds between log lines about the same trouble
 
 
 class TroubleLog:
-    """Logs each problem at most once a minute; one is known by its words up to ":"."""
+    """Log each problem at most once a minute; one is known by its words up to ":"."""
 
     def __init__(self) -> None:
         self._logged_at: dict[str, float] = {}

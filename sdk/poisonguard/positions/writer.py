@@ -1,4 +1,4 @@
-"""Opens the subscriptions of a bookmark store at the server, and writes to them."""
+"""Open the subscriptions of a bookmark store at the server, and write to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UPDATES_LIMIT = 10_000  # what the server accepts in one request
 
 
 class PositionWriter:
-    """Calls the server for all subscriptions of a store, one call at a time.
+    """Call the server for all subscriptions of a store, one call at a time.
 
     `changed` guards the subscriptions; no call is made under it. `written_at` is the
     time of the last write, on the monotonic clock, `trouble` why the last one failed.

@@ -11,7 +11,7 @@ RETRY_LIMIT = 5.0  # seconds between tries while the server is away, at the most
 
 
 class WriterThread:
-    """Writes once per interval, less often while that fails; it starts at once."""
+    """Write once per interval, less often while that fails; it starts at once."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class AioPikaReader(Reader):
-    """Reads an `aio_pika.IncomingMessage`."""
+    """Read an `aio_pika.IncomingMessage`."""
 
     def numbering(
         self, skipped: Container[str]

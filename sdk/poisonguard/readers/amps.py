@@ -24,7 +24,7 @@ _BOOKMARK = re.compile("([0-9]+)[|]([0-9]{1,20})[|]")
 
 
 class AmpsReader(Reader):
-    """Reads messages of a bookmark subscription: `publisher|sequence|`."""
+    """Read messages of a bookmark subscription: `publisher|sequence|`."""
 
     replays = True
 

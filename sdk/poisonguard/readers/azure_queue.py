@@ -27,7 +27,7 @@ ENCODING_HEADER = b"x-azure-message-encoding"
 
 
 class AzureQueueReader(Reader):
-    """Reads a `QueueMessage`; `encoding` is what producers write.
+    """Read a `QueueMessage`; `encoding` is what producers write.
 
     With `base64`, text that is base64 is decoded and all else is plain; with `none` all
     text is plain. With `decoded` the client has decoded already, for it was given a

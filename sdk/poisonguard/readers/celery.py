@@ -139,7 +139,7 @@ def _redelivery_of(message: TaskMessage) -> Exception:
 
 
 class CeleryReader(Reader):
-    """Reads the message of a task."""
+    """Read the message of a task."""
 
     def bookmark(self, message: TaskMessage) -> str:
         """Return the task id as the message's bookmark."""

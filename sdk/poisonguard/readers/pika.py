@@ -20,7 +20,7 @@ Delivery = tuple[Any, Any, bytes]
 
 
 class PikaReader(Reader):
-    """Reads the arguments of pika's callback behind the channel."""
+    """Read the arguments of pika's callback behind the channel."""
 
     def numbering(self, skipped: Container[str]) -> Callable[[Delivery], int]:
         """Return a numbering by message id; 0 for a skipped or redriven message."""

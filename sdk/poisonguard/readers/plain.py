@@ -21,7 +21,7 @@ _holds_no_redrive = frozenset({REDRIVE_HEADER, REDRIVE_HEADER.encode()}).isdisjo
 
 
 class PlainReader(Reader):
-    """Reads mappings; each argument is the name of a member.
+    """Read mappings; each argument is the name of a member.
 
     A message without the member `body` is its own body, as JSON. `seq` names a whole
     number from 0 that grows along the topic, and makes numbering cheap. The member
@@ -145,7 +145,7 @@ class PlainReader(Reader):
 
 
 class BytesReader(Reader):
-    """Reads messages that are bytes and nothing else: equal ones are one message."""
+    """Read messages that are bytes and nothing else: equal ones are one message."""
 
     def bookmark(self, message: bytes) -> str:
         """Return the digest, in hexadecimal, of a message that is nothing but bytes."""

@@ -33,7 +33,7 @@ Entry = tuple[bytes | str, Mapping[Any, Any] | list[tuple[Any, Any]]]
 
 
 class RedisStreamsReader(Reader):
-    """Reads stream entries; pass `replays=True` where no consumer group is used.
+    """Read stream entries; pass `replays=True` where no consumer group is used.
 
     Pass `id_field=None` where the values of the field `message_id` are not unique.
     """

@@ -45,7 +45,7 @@ _ASIDE = ("MessageGroupId", "AWSTraceHeader", "DeadLetterQueueSourceArn")
 
 
 class SqsReader(Reader):
-    """Reads a message of `receive_message`, or a `Message` of a boto3 resource.
+    """Read a message of `receive_message`, or a `Message` of a boto3 resource.
 
     Pass `id_attribute=None` where the values of `message_id` are not unique.
     """

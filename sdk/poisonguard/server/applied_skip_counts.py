@@ -24,7 +24,7 @@ class _Applied:
 
 
 class AppliedCounts:
-    """Counts how often each skip was applied, or that its message was handled."""
+    """Count how often each skip was applied, or that its message was handled."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

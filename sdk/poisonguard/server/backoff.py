@@ -1,4 +1,4 @@
-"""Pauses between tries."""
+"""Pause between tries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends the counters of this process, with its guards' heartbeats beside them."""
+"""Send the counters of this process, with its guards' heartbeats beside them."""
 
 from __future__ import annotations
 

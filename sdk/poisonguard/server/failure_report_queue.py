@@ -32,7 +32,7 @@ class Stop(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """Says that the server, or the spool, has a report durably."""
+    """Say that the server, or the spool, has a report durably."""
 
     status: str
     poison: int | None

@@ -70,7 +70,7 @@ Query = Sequence[tuple[str, str]]
 
 
 class Client:
-    """Calls Poisonweb's API; any number of threads may share it."""
+    """Call Poisonweb's API; any number of threads may share it."""
 
     def __init__(
         self,

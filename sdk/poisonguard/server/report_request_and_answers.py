@@ -1,4 +1,4 @@
-"""Sends reports of one kind in one request, and reads the answer to each of them."""
+"""Send reports of one kind in one request, and read the answer to each of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STATUSES = {
 
 
 class Sender:
-    """Sends reports; leaves out the bodies that the server is known to refuse."""
+    """Send reports; leave out the bodies that the server is known to refuse."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -30,7 +30,7 @@ class ReportQueue(Protocol):
 
 
 class SenderThread:
-    """Sends what is due in each queue, in their order, about once a second.
+    """Send what is due in each queue, in their order, about once a second.
 
     A queue whose reports are refused does not delay the others; while the server is
     away, all wait. `trouble` gets the reasons, by the name of the queue or under

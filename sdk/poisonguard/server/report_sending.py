@@ -1,4 +1,4 @@
-"""Sends a consumer's reports to Poisonweb from one thread, without loss or doubles.
+"""Send a consumer's reports to Poisonweb from one thread, without loss or doubles.
 
 - A failure is sent while its guard waits: `poison` returns once the server or the spool
   has it durably.

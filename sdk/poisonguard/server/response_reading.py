@@ -1,4 +1,4 @@
-"""Reads the answers of the server: JSON, lines and streams, or why one is missing."""
+"""Read the answers of the server: JSON, lines and streams, or why one is missing."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _SKEW_NOISE = 5.0  # `Date` has whole seconds, and an answer takes time
 
 
 class ServerClock:
-    """Tells the server's time, whatever our clock is set to.
+    """Tell the server's time, whatever our clock is set to.
 
     `skew` is how many seconds the server's clock is ahead of ours, None before its
     first answer.

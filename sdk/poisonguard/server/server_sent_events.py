@@ -1,4 +1,4 @@
-"""Parses server-sent events from the pieces in which they arrive."""
+"""Parse server-sent events from the pieces in which they arrive."""
 
 from __future__ import annotations
 

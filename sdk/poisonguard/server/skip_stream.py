@@ -1,4 +1,4 @@
-"""Follows the skip lists of a process: a snapshot first, then every change.
+"""Follow the skip lists of a process: a snapshot first, then every change.
 
 Each topic has a place, `(epoch, revision)`, up to which its lists are complete. The
 stream resumes at these places; after a `reset` new snapshots are loaded.
@@ -39,7 +39,7 @@ _UNREADABLE = (
 
 
 class SkipStream:
-    """Keeps all skip lists of a process current over one connection.
+    """Keep all skip lists of a process current over one connection.
 
     `trouble` says why they are not current, and what to do; None when they are.
     `refused` is set when the server refuses us. `on_return` is called whenever a stream

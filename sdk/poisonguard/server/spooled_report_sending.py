@@ -1,4 +1,4 @@
-"""Sends what waits on the disk, also what ended processes left there."""
+"""Send what waits on the disk, also what ended processes left there."""
 
 from __future__ import annotations
 

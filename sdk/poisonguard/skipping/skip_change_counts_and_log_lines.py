@@ -1,4 +1,4 @@
-"""Counts and logs the changes of a skip list."""
+"""Count and log the changes of a skip list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds skips in force by what they match, without a lock.
+"""Find skips in force by what they match, without a lock.
 
 `skipped` and `refs` are a plain set and plain dicts, changed in place and never
 replaced, so readers may keep them; `rules` is a tuple that is replaced whole.

@@ -1,3 +1,3 @@
-"""Kills consumers that hang, and restarts consumers that died."""
+"""Kill consumers that hang, and restart consumers that died."""
 
 from __future__ import annotations

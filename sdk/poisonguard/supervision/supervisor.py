@@ -137,7 +137,7 @@ def _plan(arguments: Namespace) -> SupervisedCommand:
 
 
 class Supervisor:
-    """Runs one command again and again until it is done or we must stop."""
+    """Run one command again and again until it is done or we must stop."""
 
     def __init__(self, plan: SupervisedCommand) -> None:
         self._plan = plan

@@ -1,4 +1,4 @@
-"""Kills a process whose handler hangs, after writing its stacks."""
+"""Kill a process whose handler hangs, after writing its stacks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def interval(handler_timeout: float) -> float:
 
 
 class HangDetector(Generic[SlotKeyT]):
-    """Finds, check by check, the slots that work on one message for too long.
+    """Find, check by check, the slots that work on one message for too long.
 
     Time during which the whole machine or container was suspended does not count.
     """

@@ -1,4 +1,4 @@
-"""Publishes to RabbitMQ's queues by their names, a window at a time, with confirms.
+"""Publish to RabbitMQ's queues by their names, a window at a time, with confirms.
 
 A message has its id in the property `message_id`, and is persistent. Headers whose
 names begin with `amqp.` are properties, as `poisonguard.readers.amqp` writes them.
@@ -46,7 +46,7 @@ TCP_OPTIONS = {
 
 
 class PikaPublisher:
-    """Sends with one connection, which it opens when it needs it."""
+    """Send with one connection, which it opens when it needs it."""
 
     def __init__(self, url: str) -> None:
         self._parameters = pika.URLParameters(url)

@@ -1,4 +1,4 @@
-"""Adds messages to Redis streams by their topics; the new entry's id is the confirm.
+"""Add messages to Redis streams by their topics; the new entry's id is the confirm.
 
 An entry has the body, the headers, and the message id in the field `message_id`.
 """
@@ -37,7 +37,7 @@ MESSAGE_ID = b"message_id"
 
 
 class RedisStreamsPublisher:
-    """Sends a window in one pipeline, without repeating a command by itself."""
+    """Send a window in one pipeline, without repeating a command by itself."""
 
     def __init__(self, url: str, *, body_field: str = "body") -> None:
         self._body_field = body_field.encode()

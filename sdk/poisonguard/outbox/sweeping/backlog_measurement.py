@@ -1,4 +1,4 @@
-"""Measures what waits, by topic: `put` refuses messages by these figures."""
+"""Measure what waits, by topic: `put` refuses messages by these figures."""
 
 from __future__ import annotations
 

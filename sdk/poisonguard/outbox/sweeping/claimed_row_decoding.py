@@ -1,4 +1,4 @@
-"""Reads rows of an outbox one by one, so that one that cannot be read is one row.
+"""Read rows of an outbox one by one, so that one that cannot be read is one row.
 
 Other programs write the table: columns may be NULL, of another type, or far too large.
 """
@@ -125,7 +125,7 @@ def read(columns: Sequence[Column]) -> Iterator[ClaimedRow | RefusedRow]:
 
 
 class RowTypes:
-    """Reads rows of one answer, whose columns may have unexpected types."""
+    """Read rows of one answer, whose columns may have unexpected types."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         oids = RawRow(*(str(column.oid).encode() for column in columns))

@@ -193,7 +193,7 @@ class SendingRecord:
 
 
 class WindowFinish:
-    """Does what is left to do for a window; may be called again where it failed."""
+    """Do what is left to do for a window; may be called again where it failed."""
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ class Column:
 
 
 class OutboxConnection:
-    """Runs statements; closed for good after an error of the connection."""
+    """Run statements; closed for good after an error of the connection."""
 
     def __init__(self, connect: Connect, settings: SweeperSettings) -> None:
         self._tables = Tables(settings.schema)
@@ -152,7 +152,7 @@ class OutboxConnection:
 
 
 class AnswerWatch:
-    """Cuts a connection whose server has not answered for too long.
+    """Cut a connection whose server has not answered for too long.
 
     A frozen server keeps a connection alive, and no time-out of its own runs.
     """

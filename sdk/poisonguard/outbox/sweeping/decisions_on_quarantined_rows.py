@@ -1,4 +1,4 @@
-"""Carries out on quarantined rows what a person decided about their messages.
+"""Carry out on quarantined rows what a person decided about their messages.
 
 Poisonweb does this for the outboxes that are registered there. Rows that the command of
 the SDK reported are settled with it, by people who may enter that database.

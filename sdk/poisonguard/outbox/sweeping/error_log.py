@@ -52,7 +52,7 @@ class LoggedError:
 
 
 class ErrorLog:
-    """Counts errors by stage and kind; times are seconds since 1970."""
+    """Count errors by stage and kind; times are seconds since 1970."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class ErrorLog:
 
 
 class SweeperBreaker:
-    """Opens after so many equal errors in a row; the pauses grow until one success."""
+    """Open after so many equal errors in a row; the pauses grow until one success."""
 
     def __init__(self, *, limit: int, pause: float, longest_pause: float) -> None:
         self._limit, self._pause, self._longest = limit, pause, longest_pause

@@ -1,4 +1,4 @@
-"""Finds the rows for which a statement fails, by halving what it is run for."""
+"""Find the rows for which a statement fails, by halving what it is run for."""
 
 from __future__ import annotations
 

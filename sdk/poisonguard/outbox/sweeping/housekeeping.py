@@ -28,7 +28,7 @@ FIGURES_SHARE = 0.05
 
 
 class Timer:
-    """Says when something is due again; later where it has failed."""
+    """Say when something is due again; later where it has failed."""
 
     def __init__(self, every: float, settings: SweeperSettings) -> None:
         self._every = every
@@ -55,7 +55,7 @@ class Timer:
 
 
 class Housekeeping:
-    """Does what is due; the errors of one part do not keep the others from it."""
+    """Do what is due; the errors of one part do not keep the others from it."""
 
     def __init__(
         self,

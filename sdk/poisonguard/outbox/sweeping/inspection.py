@@ -1,4 +1,4 @@
-"""Looks at a producer's tables before they are attached, and says what to mend."""
+"""Look at a producer's tables before they are attached, and say what to mend."""
 
 from __future__ import annotations
 

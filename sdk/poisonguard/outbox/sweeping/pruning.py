@@ -1,4 +1,4 @@
-"""Deletes sent rows and duplicates after some days, and ids of sent messages later."""
+"""Delete sent rows and duplicates after some days, and ids of sent messages later."""
 
 from __future__ import annotations
 

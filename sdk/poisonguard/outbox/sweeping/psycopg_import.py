@@ -1,4 +1,4 @@
-"""Imports psycopg, or raises an error that says what to install."""
+"""Import psycopg, or raise an error that says what to install."""
 
 from __future__ import annotations
 

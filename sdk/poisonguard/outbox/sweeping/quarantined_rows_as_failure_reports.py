@@ -1,4 +1,4 @@
-"""Reports quarantined rows to Poisonweb, as failures of the outbox's own consumer."""
+"""Report quarantined rows to Poisonweb, as failures of the outbox's own consumer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from poisonguard.server.report_request_and_answers import Sender
 
 
 class PoisonwebReports:
-    """Posts each row as a failure of consumer group `outbox`, the outbox's name.
+    """Post each row as a failure of consumer group `outbox`, the outbox's name.
 
     A row whose topic is no name, or is missing, is reported under that of the outbox.
     """

@@ -1,4 +1,4 @@
-"""Finds rows of one message id, in a table with its unique index or without.
+"""Find rows of one message id, in a table with its unique index or without.
 
 Equal messages: one is sent, the others are duplicates of it. Different messages: none
 of those that are unsent is sent until a person decides.

@@ -1,4 +1,4 @@
-"""Claims rows for one window, and gives them back.
+"""Claim rows for one window, and give them back.
 
 A claim is `due_at` in the future: what a dead sweeper has claimed is due again by
 itself. Rows of one topic and key keep their order: while an earlier one that was tried

@@ -1,4 +1,4 @@
-"""Quarantines rows: first in their table, then reported with their bytes and writer."""
+"""Quarantine rows: first in their table, then reported with their bytes and writer."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class ReportAnswer:
 
 
 class QuarantineReporter(Protocol):
-    """Takes quarantined rows into the care of people."""
+    """Take quarantined rows into the care of people."""
 
     def report(self, rows: Sequence[QuarantinedRow]) -> Sequence[ReportAnswer]:
         """Report quarantined rows; return an answer to each, in their order.

@@ -1,4 +1,4 @@
-"""Marks rows as sent: all rows of a window in one statement, by their numbers.
+"""Mark rows as sent: all rows of a window in one statement, by their numbers.
 
 A row that another connection has changed since it was claimed keeps waiting: what was
 sent is not what it says now. Its id is noted as sent all the same, so that neither a

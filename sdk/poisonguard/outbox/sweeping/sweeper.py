@@ -49,7 +49,7 @@ class Unanswered(GuardError):
 
 
 class StopSignal(Protocol):
-    """Says when to stop: threading.Event, or a SignalSafeEvent."""
+    """Say when to stop: threading.Event, or a SignalSafeEvent."""
 
     def is_set(self) -> bool: ...
 
@@ -88,7 +88,7 @@ class Session:
 
 
 class Sweeper:
-    """Sends what waits in an outbox, as long as no other sweeper does.
+    """Send what waits in an outbox, as long as no other sweeper does.
 
     `locks` is of the producer's database, and `publish` a function as
     `poisonguard.outbox.outcome` describes it. Without a reporter quarantined rows are

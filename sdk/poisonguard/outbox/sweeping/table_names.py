@@ -1,4 +1,4 @@
-"""Writes the names of an outbox's tables into SQL, with their schema or without."""
+"""Write the names of an outbox's tables into SQL, with their schema or without."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAITING = (
 
 
 class Tables:
-    """Writes the tables of one schema into statements."""
+    """Write the tables of one schema into statements."""
 
     def __init__(self, schema: str | None) -> None:
         parts = [] if schema is None else [schema]
