@@ -40,6 +40,7 @@ from poisonguard.contract import uuid_of
 
 MOST_COPIED = 50
 MOST_SAMPLES = 3
+MOST_NAMED = 5
 # To drop or give up more than this, a person must type the number.
 MANY = 1_000
 
@@ -56,6 +57,7 @@ class PreviewDetail:
     moves_some: bool = False
     moves_all: bool = False
     brokers_away: tuple[str, ...] = ()
+    without_broker: tuple[str, ...] = ()
     deliveries: tuple[Delivery, ...] = ()
 
     @property
@@ -167,6 +169,7 @@ def preview_detail(
         moves_some=len(staying) < len(topics),
         moves_all=bool(topics) and not staying,
         brokers_away=_brokers_away(operation, topics, now=now),
+        without_broker=_targets_without_broker(operation, topics),
         may_order=operation.verb == Verb.REDRIVE and _keep_order(operation, summary),
     )
 
@@ -215,6 +218,14 @@ def _brokers_away(
             }
         )
     )
+
+
+def _targets_without_broker(operation: Operation, topics: list[int]) -> tuple[str, ...]:
+    """Name some topics that an operation would send to and that no broker carries."""
+    if operation.verb not in SENDS:
+        return ()
+    targets = Topic.objects.filter(pk__in=targets_of(operation, topics), broker=None)
+    return tuple(targets.order_by("name").values_list("name", flat=True)[:MOST_NAMED])
 
 
 def _have_confirmed(topics: set[int]) -> bool | TooSlow:

@@ -372,12 +372,13 @@ def test_the_same_selection_can_be_sent_to_another_topic(
 def test_refused_messages_are_listed_with_the_reason(
     anna: Client, now: datetime
 ) -> None:
-    operation, _ = look(anna, "redrive", ids=ids(*poisons(now, 1)))
+    operation, before = look(anna, "redrive", ids=ids(*poisons(now, 1)))
     confirm(anna, operation)
     run(operation)
 
     page = anna.get(f"/operations/{operation.pk}").content.decode()
 
+    assert "has no broker: its messages will be refused" in before
     assert "Refused and skipped" in page
     assert "no broker" in page
 
