@@ -145,7 +145,8 @@ class WindowQuerySet(models.QuerySet["ItemWindow"]):
         """Count the items of which no answer came for too long.
 
         `is_over`: their operation ended before that time, and will not find out what
-        was sent. So those that may have been sent count, too.
+        was sent. So those that may have been sent count, too. `listed_items` lists the
+        same ones.
         """
         before = silent_before(now)
         if is_over:

@@ -15,10 +15,10 @@ from typing import Any
 from django.db import connection, transaction
 
 from apps.core.queryset_sql import read_by_index
-from apps.poison.states import COUNTED, GIVEN_BACK
+from apps.poison.states import COUNTED, GIVEN_BACK, RedriveOutcome, silent_before
 from apps.triage.item_kinds import ItemKey, ItemKind, kind_of
 from apps.triage.models import Operation
-from apps.triage.operation_states import STANDINGS, ItemState
+from apps.triage.operation_states import SILENT, STANDINGS, ItemState
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +121,59 @@ def standings_of(
     """
     if unknown := set(standings) - set(STANDINGS):
         raise ValueError(f"no standing of an item: {sorted(unknown)}")
-    kind, names = kind_of(operation), standings or STANDINGS
-    values: dict[str, Any] = {
+    names = standings or STANDINGS
+    items = _items(kind_of(operation), names)
+    return _read(operation, items, standings=names, after=after, limit=limit)
+
+
+def listed_items(
+    operation: Operation, *, standing: str, after: int = -1, limit: int, now: datetime
+) -> list[ItemStanding]:
+    """List an operation's items of a standing, all or the silent ones, in order.
+
+    The silent ones are those that `ItemWindow.objects.silent` counts.
+    Begins after the item with the number `after`.
+    """
+    if standing != SILENT:
+        names = [standing] if standing else ()
+        return standings_of(operation, standings=names, after=after, limit=limit)
+    outcomes = [RedriveOutcome.SENT.value]
+    matches = "CASE WHEN marked_at < %(silent_before)s THEN sent ELSE 0 END"
+    if operation.is_long_over(now):
+        outcomes.append(RedriveOutcome.UNKNOWN.value)
+        matches = (
+            "CASE WHEN marked_at >= %(silent_before)s THEN 0 ELSE sent + unknown END"
+        )
+    return _read(
+        operation,
+        kind_of(operation).sql(_IN_WINDOWS, matches=matches),
+        standings=outcomes,
+        after=after,
+        limit=limit,
+        silent_before=silent_before(now),
+    )
+
+
+def _read(
+    operation: Operation,
+    items: str,
+    *,
+    standings: Sequence[str],
+    after: int,
+    limit: int,
+    **values: Any,
+) -> list[ItemStanding]:
+    """Read those of an operation's items that have one of these standings."""
+    kind = kind_of(operation)
+    values |= {
         "operation": operation.pk,
         "after": after,
-        "standings": list(names),
+        "standings": list(standings),
         "limit": limit,
     }
     with transaction.atomic(), connection.cursor() as cursor:
         read_by_index()
-        cursor.execute(kind.standings.format(items=_items(kind, names)), values)
+        cursor.execute(kind.standings.format(items=items), values)
         return [ItemStanding(*row) for row in cursor.fetchall()]
 
 

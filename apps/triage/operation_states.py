@@ -132,12 +132,16 @@ class ItemState(StrEnum):
 # After its end, a drop can be undone as a whole for this long.
 UNDO_WINDOW = timedelta(days=30)
 
-# Which messages of a requeue can be tried again; silent: sent, or maybe, and never
-# answered.
-RETRIED = ("refused", "recurred", "silent")
+# Sent, or maybe, and never answered: no standing, but some of those that have one.
+SILENT = "silent"
+
+# Which messages of a requeue can be tried again.
+RETRIED = ("refused", "recurred", SILENT)
 
 # The standings of items; their counts always add up to the total.
 STANDINGS = (ItemState.WAITING.value, *COUNTED)
+# What lists of items can be about.
+LISTED = (*STANDINGS, SILENT)
 
 # How an operation's items are stored. The release before had their states in them, in a
 # table of its own. It leaves alone what has the layout of another kind than poisons,

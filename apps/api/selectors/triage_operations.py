@@ -10,7 +10,7 @@ from apps.api.keyset_pagination import DEFAULT_LIMIT, Page, PageWindow
 from apps.core.errors import Absent
 from apps.poison.states import RedriveOutcome
 from apps.team.rights import Principal
-from apps.triage.item_standings import ItemStanding, standings_of
+from apps.triage.item_standings import ItemStanding, listed_items, standings_of
 from apps.triage.models import Operation
 from apps.triage.operation_states import ItemState
 from apps.triage.progress import OperationProgress, progress_of
@@ -65,8 +65,9 @@ def items(
     standing: str | None,
     after: int | None,
     limit: int | None,
+    now: datetime,
 ) -> ItemsPage:
-    """List a page of an operation's items, of one standing or all.
+    """List a page of an operation's items: of one standing, the silent ones, or all.
 
     Leaves out items of topics that the principal does not see. Raises Absent if they do
     not see the operation.
@@ -76,11 +77,12 @@ def items(
     if operation is None:
         raise Absent(f"There is no operation {operation_id} here.")
     limit = limit or DEFAULT_LIMIT
-    rows = standings_of(
+    rows = listed_items(
         operation,
-        standings=[standing] if standing else (),
+        standing=standing or "",
         after=-1 if after is None else after,
         limit=limit,
+        now=now,
     )
     return ItemsPage(
         results=[row for row in rows if principal.sees(row.topic)],

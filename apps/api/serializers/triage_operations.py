@@ -29,6 +29,7 @@ from apps.api.serializers.base import (
 )
 from apps.triage.operation_states import (
     CONFIRMED,
+    LISTED,
     RETRIED,
     STANDINGS,
     ItemKindName,
@@ -44,6 +45,7 @@ OF_QUERIES = (
     " were chosen one by one"
 )
 StandingName = choice("Standing", STANDINGS)
+ListedStanding = choice("ListedStanding", LISTED)
 RetriedStanding = choice("RetriedStanding", RETRIED)
 OperationStateName = choice("OperationState", CONFIRMED)
 
@@ -141,7 +143,11 @@ class OperationItems(Schema):
 
 
 class ItemsParams(QuerySchema[dict[str, Any]]):
-    standing = StandingName(**OPTIONAL)
+    standing = ListedStanding(
+        **OPTIONAL,
+        help_text="`silent`: those that are `sent`, or `unknown` after the operation,"
+        " and have no answer for 10 minutes",
+    )
     after = NumberOfAddress(
         **OPTIONAL, min_value=0, max_value=2**31 - 1, help_text="a `next` of before"
     )

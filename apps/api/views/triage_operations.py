@@ -94,7 +94,9 @@ class OperationItems(View):
     def get(self, request: Request, operation_id: int) -> Response:
         """Lists an operation's items, but none of topics that the key may not see."""
         params = serializers.ItemsParams.parse_query(request.query_params)
-        page = triage_operations.items(operation_id, self.principal, **params)
+        page = triage_operations.items(
+            operation_id, self.principal, **params, now=clock.now()
+        )
         return Response(serializers.OperationItems(page).data)
 
 

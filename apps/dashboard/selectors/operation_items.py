@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from apps.core.errors import Absent
 from apps.poison.models import Poison
 from apps.redelivery.models import Delivery
 from apps.team.rights import Principal
 from apps.triage.item_kinds import ItemKey
-from apps.triage.item_standings import ItemStanding, standings_of
+from apps.triage.item_standings import ItemStanding, listed_items
 from apps.triage.models import Operation
-from apps.triage.progress import counts_of
+from apps.triage.operation_states import SILENT
+from apps.triage.progress import counts_of, silent_number
 
 MOST_SHOWN = 50
 
@@ -21,7 +23,8 @@ MOST_SHOWN = 50
 class ListedItems:
     """A page of items; `next` is the number to go on after.
 
-    Each comes with its message or its delivery; a delivery may be deleted by now.
+    `counts` are by standing, and of the silent ones among them. Each item comes with
+    its message or its delivery; a delivery may be deleted by now.
     """
 
     operation: Operation
@@ -32,7 +35,12 @@ class ListedItems:
 
 
 def page(
-    operation_id: int, principal: Principal, *, standing: str, after: int
+    operation_id: int,
+    principal: Principal,
+    *,
+    standing: str,
+    after: int,
+    now: datetime,
 ) -> ListedItems:
     """List a page of an operation's visible items, after an item's number.
 
@@ -42,15 +50,12 @@ def page(
     operation = visible.filter(pk=operation_id).first()
     if operation is None:
         raise Absent(f"There is no operation {operation_id} here.")
-    items = standings_of(
-        operation,
-        standings=[standing] if standing else (),
-        after=after,
-        limit=MOST_SHOWN,
+    items = listed_items(
+        operation, standing=standing, after=after, limit=MOST_SHOWN, now=now
     )
     visible_items = [item for item in items if principal.sees(item.topic)]
     rows = _rows_of(visible_items)
-    counts = counts_of(operation)
+    counts = {**counts_of(operation), SILENT: silent_number(operation, now=now)}
     return ListedItems(
         operation=operation,
         standing=standing,

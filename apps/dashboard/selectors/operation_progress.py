@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from apps.core.statement_timeouts import TOO_SLOW, TooSlow, unless_slow
 from apps.dashboard.presentation.outcome_chart import OutcomeChart, outcome_chart
@@ -24,6 +24,7 @@ from apps.triage.models import Item, Operation
 from apps.triage.operation_states import (
     NEXT,
     SENDS,
+    SILENT,
     ItemState,
     OperationState,
     Verb,
@@ -47,6 +48,13 @@ class AffectedProblem:
 
     id: int
     open: int
+
+
+class WorstOutcome(NamedTuple):
+    """The worst that became of an operation's messages: a standing, and a sentence."""
+
+    standing: str
+    sentence: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,24 +103,30 @@ class Progress(OperationStatus):
         return OperationState.CANCELLING in NEXT[OperationState(self.operation.state)]
 
     @property
-    def worst(self) -> str:
+    def worst(self) -> WorstOutcome | None:
         """Say how many messages came back, were refused, are unknown or silent.
 
-        Only the worst of these is named. Returns "" where no message had such an
+        Only the worst of these is named. Returns None where no message had such an
         outcome, and while the operation runs.
         """
         if self.is_running:
-            return ""
-        acted = self.tally.acted
-        if self.came_back:
-            return f"{self.came_back:,} of {acted:,} came back."
-        if self.tally.refused:
-            return f"{self.tally.refused:,} of {self.tally.acts_on:,} were refused."
+            return None
+        acted, total = self.tally.acted, self.tally.acts_on
         unknown = self.tally.counts[RedriveOutcome.UNKNOWN]
-        if unknown and not self.is_long_over:
-            return f"{unknown:,} are unknown: they may have been sent."
         handed_over = acted + unknown
-        return f"{self.silent:,} of {handed_over:,} are silent." if self.silent else ""
+        in_doubt = 0 if self.is_long_over else unknown
+        ranked = (
+            ("recurred", self.came_back, f"of {acted:,} came back."),
+            ("refused", self.tally.refused, f"of {total:,} were refused."),
+            ("unknown", in_doubt, "are unknown: they may have been sent."),
+            (SILENT, self.silent, f"of {handed_over:,} are silent."),
+        )
+        named = (
+            WorstOutcome(standing, f"{number:,} {rest}")
+            for standing, number, rest in ranked
+            if number
+        )
+        return next(named, None)
 
     @property
     def counts_to_retry(self) -> list[tuple[str, str, int]]:
@@ -125,7 +139,7 @@ class Progress(OperationStatus):
         numbers = (
             ("refused", "refused", self.tally.refused),
             ("recurred", "came back", self.came_back),
-            ("silent", "silent", self.silent),
+            (SILENT, "silent", self.silent),
         )
         return [each for each in numbers if each[2]]
 

@@ -15,7 +15,7 @@ from apps.dashboard.presentation import api_calls_as_curl
 from apps.dashboard.selectors import operation_items
 from apps.team.rights import Scope
 from apps.triage import operation_enqueueing
-from apps.triage.operation_states import RETRIED, STANDINGS
+from apps.triage.operation_states import LISTED, RETRIED
 
 
 @require_safe
@@ -23,13 +23,14 @@ from apps.triage.operation_states import RETRIED, STANDINGS
 def index(request: SignedIn, operation_id: int) -> HttpResponse:
     """Show the page of an operation's messages or deliveries, of a standing or all."""
     standing = request.GET.get("standing", "")
-    if standing and standing not in STANDINGS:
-        raise Invalid("standing", f"give one of {', '.join(STANDINGS)}, or none")
+    if standing and standing not in LISTED:
+        raise Invalid("standing", f"give one of {', '.join(LISTED)}, or none")
     page = operation_items.page(
         operation_id,
         request.user.principal,
         standing=standing,
         after=_number(request.GET.get("after", "")),
+        now=clock.now(),
     )
     query = f"?standing={standing}" if standing else ""
     context = {

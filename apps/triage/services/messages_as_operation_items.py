@@ -15,7 +15,7 @@ from apps.poison.services import sends
 from apps.poison.states import RedriveOutcome
 from apps.triage.item_kinds import ItemKind, Judging
 from apps.triage.models import Item, Operation
-from apps.triage.operation_states import LAYOUT, ItemKindName, Verb
+from apps.triage.operation_states import LAYOUT, SILENT, ItemKindName, Verb
 from apps.triage.ramps import Ramp
 from apps.triage.services import preview_breakdown_counting
 from apps.triage.services.previews import MOST_COUNTED, SelectionRequest
@@ -108,7 +108,7 @@ def _select(selection: SelectionRequest, *, topics: Sequence[str]) -> PoisonQuer
     return allowed.filter(pk__in=selection.ids)
 
 
-_OUTCOMES = {"silent": (RedriveOutcome.SENT.value, RedriveOutcome.UNKNOWN.value)}
+_OUTCOMES = {SILENT: (RedriveOutcome.SENT.value, RedriveOutcome.UNKNOWN.value)}
 
 
 def _retried(operation: int, standings: Sequence[str]) -> QuerySet[Item, int]:
