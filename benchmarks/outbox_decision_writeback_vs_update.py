@@ -129,7 +129,7 @@ def settle_and_compare(producer: psycopg.Connection[Any], rows: int) -> None:
     from django.db import connection
 
     from apps.core import clock
-    from apps.outbox.models import OutboxError, SetAsideRow
+    from apps.outbox.models import OutboxError, QuarantineRecord
     from apps.outbox.sweeping.decision_writeback_thread import DecisionWriteback
 
     settling, is_dropped = DecisionWriteback(clock=clock.now), False
@@ -142,7 +142,7 @@ def settle_and_compare(producer: psycopg.Connection[Any], rows: int) -> None:
 
     def settle(state: str) -> None:
         settling.settle_all()
-        assert SetAsideRow.objects.filter(state=state).count() == rows
+        assert QuarantineRecord.objects.filter(state=state).count() == rows
         assert not OutboxError.objects.exists()
 
     def settle_and_print(state: str) -> None:

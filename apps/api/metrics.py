@@ -215,14 +215,14 @@ def _outboxes(principal: Principal, now: datetime) -> list[Metric]:
         "outbox_oldest_seconds", "Seconds since the oldest row that waits was written."
     )
     quarantined = gauge(
-        "outbox_quarantined", "Rows that are set aside, and wait for a decision."
+        "outbox_quarantined", "Quarantined rows that wait for a decision."
     )
     sweeping = gauge(
         "outbox_sweeping", "1 while a sweeper sends what waits, slowed or not."
     )
     breaker = gauge("outbox_breaker_open", "1 while equal errors make it pause.")
     up = gauge("outbox_sweeper_up", "0 while no sweeper notes anything.")
-    flood = gauge("outbox_flood_rows", "Rows of one writer set aside in 10 minutes.")
+    flood = gauge("outbox_flood_rows", "Rows of one writer quarantined in 10 minutes.")
     errors = CounterMetricFamily(
         "outbox_errors", "Errors of the sweeper.", labels=["outbox", "step"]
     )

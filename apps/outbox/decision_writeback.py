@@ -20,7 +20,7 @@ from apps.outbox.outbox_row_decisions import (
     RowState,
     fill_table_names,
 )
-from apps.outbox.sweeper_and_row_states import AsideState
+from apps.outbox.sweeper_and_row_states import QuarantineState
 from poisonguard.outbox.message import OutboxMessage, digest
 from poisonguard.outbox.sweeping.claimed_row_decoding import (
     UnreadableColumn,
@@ -84,9 +84,9 @@ def settle(
     outbox: Outbox,
     connection: psycopg.Connection[Any],
     *,
-    target: AsideState,
+    target: QuarantineState,
     quarantines: Mapping[int, Quarantine],
-) -> dict[int, AsideState | None]:
+) -> dict[int, QuarantineState | None]:
     """Set rows in a producer's outbox table to a decided state.
 
     Returns the state that each row has then, None to try later. `quarantines` are by
@@ -98,7 +98,7 @@ def settle(
         for row_id, quarantine in quarantines.items()
         if row_id not in changed
     }
-    states: dict[int, AsideState | None] = dict.fromkeys(changed, target)
+    states: dict[int, QuarantineState | None] = dict.fromkeys(changed, target)
     return states | _became(outbox, connection, rest, target)
 
 
@@ -180,11 +180,11 @@ def _release(
     ]
 
 
-_CHANGES: Mapping[AsideState, _Change] = {
-    AsideState.SENT: _send,
-    AsideState.DROPPED: _changing(_DROP),
-    AsideState.QUARANTINED: _changing(_RESTORE),
-    AsideState.RELEASED: _release,
+_CHANGES: Mapping[QuarantineState, _Change] = {
+    QuarantineState.SENT: _send,
+    QuarantineState.DROPPED: _changing(_DROP),
+    QuarantineState.QUARANTINED: _changing(_RESTORE),
+    QuarantineState.RELEASED: _release,
 }
 
 
@@ -199,8 +199,8 @@ def _became(
     outbox: Outbox,
     connection: psycopg.Connection[Any],
     quarantines: Mapping[int, Quarantine],
-    target: AsideState,
-) -> dict[int, AsideState | None]:
+    target: QuarantineState,
+) -> dict[int, QuarantineState | None]:
     """Look up the states of a producer's outbox rows that a decision did not change.
 
     The state is None where a sweeper is sending the row: to try later.
@@ -211,16 +211,18 @@ def _became(
         fill_table_names(outbox, _LOOK), _values(quarantines)
     )
     states = {row_id: RowState(state) for row_id, state in looked_at}
-    return {row_id: _aside_state(states.get(row_id), target) for row_id in quarantines}
+    return {row_id: _record_state(states.get(row_id), target) for row_id in quarantines}
 
 
-def _aside_state(state: RowState | None, target: AsideState) -> AsideState | None:
-    if state is None or target is AsideState.RELEASED:
+def _record_state(
+    state: RowState | None, target: QuarantineState
+) -> QuarantineState | None:
+    if state is None or target is QuarantineState.RELEASED:
         # That a row was deleted does not say that it was sent.
         return target
     if state in {RowState.SENT, RowState.DUPLICATE}:
-        return AsideState.SENT
-    if target is AsideState.QUARANTINED or state.value == target.value:
+        return QuarantineState.SENT
+    if target is QuarantineState.QUARANTINED or state.value == target.value:
         return target
     # It waits, and a sweeper is sending it.
     return None

@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from apps.brokers.models import Broker, Topic
 from apps.outbox.querysets import OutboxQuerySet
-from apps.outbox.sweeper_and_row_states import AsideState, SweeperState
+from apps.outbox.sweeper_and_row_states import QuarantineState, SweeperState
 from apps.poison.models import Poison
 
 OUTBOX_NAME_LIMIT = 100
@@ -100,7 +100,7 @@ class OutboxActivity(models.Model):
     flood_rows = models.PositiveIntegerField(
         default=0,
         db_default=0,
-        help_text="rows of one writer that were set aside within ten minutes",
+        help_text="rows of one writer that were quarantined within ten minutes",
     )
     flood_writer = models.TextField(default="", db_default="", help_text="who it is")
 
@@ -141,7 +141,7 @@ class OutboxError(models.Model):
         return f"{self.kind} at {self.step}: {self.count}"
 
 
-class SetAsideRow(models.Model):
+class QuarantineRecord(models.Model):
     """A row that was quarantined, its message here, and what was decided about it.
 
     The row is that of `message_id`: an outbox may get the address of another database.
@@ -151,7 +151,7 @@ class SetAsideRow(models.Model):
     """
 
     outbox = models.ForeignKey(
-        Outbox, on_delete=models.CASCADE, related_name="set_aside", db_index=False
+        Outbox, on_delete=models.CASCADE, related_name="quarantined", db_index=False
     )
     row_id = models.BigIntegerField()
     message_id = models.TextField(default="")
@@ -165,7 +165,7 @@ class SetAsideRow(models.Model):
         db_index=False,
     )
     redrives = models.PositiveIntegerField(default=0)
-    state = models.CharField(max_length=20, default=AsideState.QUARANTINED.value)
+    state = models.CharField(max_length=20, default=QuarantineState.QUARANTINED.value)
     is_settled = models.BooleanField(default=True)
     quarantined_at = models.DateTimeField()
     noted_at = models.DateTimeField(help_text="when it was captured or decided")
@@ -181,7 +181,7 @@ class SetAsideRow(models.Model):
             ),
             models.CheckConstraint(
                 name="outbox_set_aside_row_state_is_known",
-                condition=Q(state__in=[state.value for state in AsideState]),
+                condition=Q(state__in=[state.value for state in QuarantineState]),
             ),
         ]
         indexes = [

@@ -20,8 +20,8 @@ class SweeperState(StrEnum):
     PAUSED = "paused"
 
 
-class AsideState(StrEnum):
-    """What a row became that was set aside, as far as it was decided here.
+class QuarantineState(StrEnum):
+    """What a quarantined row became, as far as it was decided here.
 
     Released: its outbox sends it. Sent: its message was sent from triage instead.
     """
@@ -33,4 +33,4 @@ class AsideState(StrEnum):
 
 
 # No later decision about its message concerns the row.
-FINAL = (AsideState.RELEASED.value, AsideState.SENT.value)
+FINAL = (QuarantineState.RELEASED.value, QuarantineState.SENT.value)

@@ -143,7 +143,7 @@ class SweeperActivity(Schema):
     )
     flood_rows = Number(
         source="activity.flood_rows",
-        help_text="rows of one writer that were set aside within ten minutes",
+        help_text="rows of one writer that were quarantined within ten minutes",
     )
     flood_writer = Text(
         source="activity.flood_writer",

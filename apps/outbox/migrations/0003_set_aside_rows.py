@@ -1,7 +1,7 @@
-"""Rows that were set aside, their messages, and the writer of many of them.
+"""Rows that were quarantined, their messages, and the writer of many of them.
 
 On the way back what was decided about messages, and is not done at the rows yet, is
-lost: these rows stay set aside.
+lost: these rows stay quarantined.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Migration(LockTimeoutMigration):
                     field=models.PositiveIntegerField(
                         db_default=0,
                         default=0,
-                        help_text="rows of one writer that were set aside within ten"
+                        help_text="rows of one writer that were quarantined within ten"
                         " minutes",
                     ),
                 ),
@@ -40,7 +40,7 @@ class Migration(LockTimeoutMigration):
                     ),
                 ),
                 migrations.CreateModel(
-                    name="SetAsideRow",
+                    name="QuarantineRecord",
                     fields=[
                         (
                             "id",
@@ -74,7 +74,7 @@ class Migration(LockTimeoutMigration):
                             models.ForeignKey(
                                 db_index=False,
                                 on_delete=django.db.models.deletion.CASCADE,
-                                related_name="set_aside",
+                                related_name="quarantined",
                                 to="outbox.outbox",
                             ),
                         ),

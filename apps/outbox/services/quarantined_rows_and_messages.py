@@ -17,9 +17,9 @@ from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, Valu
 
 from apps.core.errors import Refused
 from apps.core.text_cleaning import storable
-from apps.outbox.models import Outbox, OutboxActivity, SetAsideRow
+from apps.outbox.models import Outbox, OutboxActivity, QuarantineRecord
 from apps.outbox.outbox_row_decisions import Quarantine
-from apps.outbox.sweeper_and_row_states import FINAL, AsideState
+from apps.outbox.sweeper_and_row_states import FINAL, QuarantineState
 from apps.poison.models import Hold, Poison, Redrive
 from apps.poison.services import drop_restore_and_give_back
 from apps.poison.services.locking import lock
@@ -84,8 +84,8 @@ class CapturedRow:
 class DecidedRow:
     """A row as it was read, and the state that it should have."""
 
-    row: SetAsideRow
-    target: AsideState
+    row: QuarantineRecord
+    target: QuarantineState
 
 
 @transaction.atomic
@@ -103,15 +103,15 @@ def note(*, outbox: Outbox, rows: Sequence[CapturedRow], now: datetime) -> None:
         in_order = [by_id[row_id] for row_id in sorted(by_id)]
         cursor.execute(_NOTE, {**_columns(outbox, in_order), "now": now})
         noted = cursor.fetchall()
-    unsent = (AsideState.QUARANTINED, AsideState.DROPPED)
+    unsent = (QuarantineState.QUARANTINED, QuarantineState.DROPPED)
     again = [poison for _, poison, state in noted if state in unsent]
     drop_restore_and_give_back.take_back(
         poisons=again, source=outbox.topic.name, now=now
     )
     for row_id, poison, state in noted:
-        if state == AsideState.RELEASED:
+        if state == QuarantineState.RELEASED:
             _give_back(outbox, row_id, poison, now=now)
-        elif state == AsideState.DROPPED:
+        elif state == QuarantineState.DROPPED:
             drop_restore_and_give_back.drop(poisons=[poison], now=now)
     note_flood(outbox_id=outbox.pk, now=now)
 
@@ -121,23 +121,25 @@ def decide(
     outbox: Outbox,
     row_id: int,
     quarantine: Quarantine,
-    state: AsideState,
+    state: QuarantineState,
     now: datetime,
 ) -> None:
     """Record a person's decision about a quarantined row, and decide its message.
 
     Raises Refused where triage was first. Call it inside a transaction.
     """
-    rows = SetAsideRow.objects.select_for_update().filter(outbox=outbox, row_id=row_id)
+    rows = QuarantineRecord.objects.select_for_update().filter(
+        outbox=outbox, row_id=row_id
+    )
     row = rows.first()
     if row is not None and row.poison_id is not None and row.state not in FINAL:
         lock([row.poison_id])
         _refuse_unless_open(row_id, row.poison_id)
-        if state is AsideState.RELEASED:
+        if state is QuarantineState.RELEASED:
             _give_back(outbox, row_id, row.poison_id, now=now)
         else:
             drop_restore_and_give_back.drop(poisons=[row.poison_id], now=now)
-    SetAsideRow.objects.update_or_create(
+    QuarantineRecord.objects.update_or_create(
         outbox=outbox,
         row_id=row_id,
         defaults={
@@ -150,7 +152,7 @@ def decide(
     )
 
 
-def rows_awaiting_writeback() -> QuerySet[SetAsideRow]:
+def rows_awaiting_writeback() -> QuerySet[QuarantineRecord]:
     """Select our records of quarantined outbox rows that are not as was decided.
 
     Each has the decided state as its `target`: the row in the producer's database is
@@ -159,20 +161,20 @@ def rows_awaiting_writeback() -> QuerySet[SetAsideRow]:
     sends = Redrive.objects.filter(
         poison=OuterRef("poison"), n__gt=OuterRef("redrives"), outcome__in=SENT_OUTCOMES
     )
-    rows = SetAsideRow.objects.annotate(
+    rows = QuarantineRecord.objects.annotate(
         target=Case(
             When(state__in=FINAL, then=F("state")),
             When(
                 Q(poison__redrives__gt=F("redrives")) & Exists(sends),
-                then=Value(AsideState.SENT.value),
+                then=Value(QuarantineState.SENT.value),
             ),
             When(
                 poison__state=PoisonState.OPEN.value,
-                then=Value(AsideState.QUARANTINED.value),
+                then=Value(QuarantineState.QUARANTINED.value),
             ),
             When(
                 poison__state=PoisonState.DROPPED.value,
-                then=Value(AsideState.DROPPED.value),
+                then=Value(QuarantineState.DROPPED.value),
             ),
             default=F("state"),
         )
@@ -185,7 +187,7 @@ def first_unsettled(
 ) -> list[int]:
     """List keys of an outbox's first quarantined rows that the writeback has to settle.
 
-    They are not yet as was decided. It reads all records of rows that were set aside,
+    They are not yet as was decided. It reads all records of quarantined rows,
     however few it lists.
     """
     rows = rows_awaiting_writeback().filter(outbox=outbox).exclude(pk__in=passed_by)
@@ -198,7 +200,7 @@ def unsettled_rows(keys: Sequence[int]) -> list[DecidedRow]:
     Each comes with the decided state that the row does not have yet.
     """
     return [
-        DecidedRow(row, AsideState(row.target))  # type: ignore[attr-defined]
+        DecidedRow(row, QuarantineState(row.target))  # type: ignore[attr-defined]
         for row in rows_awaiting_writeback().filter(pk__in=keys).order_by("pk")
     ]
 
@@ -223,7 +225,7 @@ WHERE row.id = one.id AND row.state = one.state
 def store_all(
     *,
     outbox: Outbox,
-    states: Sequence[tuple[DecidedRow, AsideState]],
+    states: Sequence[tuple[DecidedRow, QuarantineState]],
     now: datetime,
 ) -> None:
     """Store in our Postgres what has become of rows in a producer's outbox.
@@ -250,7 +252,7 @@ def store_all(
 
 @transaction.atomic
 def store(
-    *, outbox: Outbox, decided: DecidedRow, state: AsideState, now: datetime
+    *, outbox: Outbox, decided: DecidedRow, state: QuarantineState, now: datetime
 ) -> None:
     """Store in our Postgres what has become of one row in a producer's outbox.
 
@@ -258,7 +260,7 @@ def store(
     to be sent once more.
     """
     row = decided.row
-    as_read = SetAsideRow.objects.filter(
+    as_read = QuarantineRecord.objects.filter(
         pk=row.pk,
         state=row.state,
         is_settled=row.is_settled,
@@ -269,16 +271,18 @@ def store(
         _give_back(outbox, row.row_id, row.poison_id, now=now)
 
 
-def _was_sent_all_the_same(decided: DecidedRow, state: AsideState) -> bool:
-    return state is AsideState.SENT and decided.target is not AsideState.SENT
+def _was_sent_all_the_same(decided: DecidedRow, state: QuarantineState) -> bool:
+    return state is QuarantineState.SENT and decided.target is not QuarantineState.SENT
 
 
 def note_flood(*, outbox_id: int, now: datetime) -> None:
-    """Store which writer had most rows of an outbox set aside in the last ten minutes.
+    """Store which writer had most rows quarantined in the last ten minutes.
 
     The number of these rows is stored with it.
     """
-    rows = SetAsideRow.objects.filter(outbox=outbox_id, noted_at__gt=now - FLOOD_TIME)
+    rows = QuarantineRecord.objects.filter(
+        outbox=outbox_id, noted_at__gt=now - FLOOD_TIME
+    )
     writers = rows.values_list(*WRITER)
     first = writers.annotate(rows=Count("pk")).order_by("-rows", *WRITER).first()
     *writer, count = first or ("", "", "", 0)
@@ -299,7 +303,7 @@ def prune_settled(*, now: datetime) -> None:
 
     Those are deleted a day after they were settled: no report or decision needs them.
     """
-    rows = SetAsideRow.objects.filter(state__in=FINAL, is_settled=True)
+    rows = QuarantineRecord.objects.filter(state__in=FINAL, is_settled=True)
     rows.filter(noted_at__lt=now - FINAL_FOR).delete()
 
 

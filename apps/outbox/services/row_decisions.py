@@ -17,7 +17,7 @@ from apps.outbox.models import Outbox
 from apps.outbox.outbox_row_decisions import Quarantine
 from apps.outbox.services import quarantined_rows_and_messages
 from apps.outbox.services.outbox_registration import hidden_topics
-from apps.outbox.sweeper_and_row_states import AsideState
+from apps.outbox.sweeper_and_row_states import QuarantineState
 from apps.team.rights import Principal, Scope
 
 Decide = Callable[
@@ -41,7 +41,7 @@ def send_row(
     """
     _decide(
         outbox_row_decisions.release,
-        AsideState.RELEASED,
+        QuarantineState.RELEASED,
         Action.OUTBOX_ROW_RELEASED,
         outbox,
         row_id,
@@ -65,7 +65,7 @@ def drop_row(
     """
     _decide(
         outbox_row_decisions.drop,
-        AsideState.DROPPED,
+        QuarantineState.DROPPED,
         Action.OUTBOX_ROW_DROPPED,
         outbox,
         row_id,
@@ -77,7 +77,7 @@ def drop_row(
 
 def _decide(
     decide: Decide,
-    state: AsideState,
+    state: QuarantineState,
     action: Action,
     outbox: Outbox,
     row_id: int,

@@ -121,7 +121,7 @@ def _flood_of(outbox_id: int) -> str:
     if row is None:
         return ""
     count, writer = row
-    return f"{count:,} rows of one writer were set aside within ten minutes: {writer}"
+    return f"{count:,} rows of one writer were quarantined within ten minutes: {writer}"
 
 
 @transaction.atomic

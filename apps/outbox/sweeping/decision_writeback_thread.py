@@ -27,18 +27,18 @@ from apps.outbox.outbox_row_decisions import Quarantine
 from apps.outbox.services import quarantined_rows_and_messages, sweeper_activity
 from apps.outbox.services.quarantined_rows_and_messages import DecidedRow
 from apps.outbox.services.sweeper_activity import NewErrors
-from apps.outbox.sweeper_and_row_states import AsideState
+from apps.outbox.sweeper_and_row_states import QuarantineState
 from poisonguard.outbox.sweeping.row_claims import is_of_row
 
 log = logging.getLogger(__name__)
 
 STEP = "settle rows"
 LOOK_SECONDS = 5.0
-# Each look reads all rows that were set aside: it may take so much of the time.
+# Each look reads all quarantined rows: it may take so much of the time.
 LOOK_SHARE = 0.05
 # Rows of one transaction in a producer's database.
 AT_ONCE = 100
-# Keys of rows that one look lists, as each reads all rows that were set aside.
+# Keys of rows that one look lists, as each reads all quarantined rows.
 LISTED_AT_ONCE = 10_000
 # Answers of a part: bodies are read one by one, but come as two digits for each byte.
 MOST_BYTES = 512 * 2**20
@@ -174,15 +174,15 @@ class DecisionWriteback:
 
     def _settle_rows(
         self, outbox: Outbox, rows: Sequence[DecidedRow]
-    ) -> list[tuple[DecidedRow, AsideState]]:
+    ) -> list[tuple[DecidedRow, QuarantineState]]:
         """Update rows in a producer's outbox as decided, in one transaction.
 
         Returns their states. Rows that are left for later have no state here.
         """
-        states = list[tuple[DecidedRow, AsideState]]()
+        states = list[tuple[DecidedRow, QuarantineState]]()
         if not rows:
             return states
-        by_target = dict[AsideState, list[DecidedRow]]()
+        by_target = dict[QuarantineState, list[DecidedRow]]()
         for decided in rows:
             by_target.setdefault(decided.target, []).append(decided)
         with outbox_row_decisions.session(outbox, most_bytes=MOST_BYTES) as connection:
@@ -201,13 +201,13 @@ class DecisionWriteback:
         outbox: Outbox,
         connection: psycopg.Connection[Any],
         rows: Sequence[DecidedRow],
-    ) -> list[tuple[DecidedRow, AsideState]]:
+    ) -> list[tuple[DecidedRow, QuarantineState]]:
         """Write decisions to a producer's outbox rows one after the other.
 
         So it is where together they failed. Returns their states. Rows that fail, or
         for which there is no time, are left for later.
         """
-        states = list[tuple[DecidedRow, AsideState]]()
+        states = list[tuple[DecidedRow, QuarantineState]]()
         until = monotonic() + APART_SECONDS
         for decided in rows:
             if monotonic() > until:
@@ -227,7 +227,7 @@ class DecisionWriteback:
         outbox: Outbox,
         connection: psycopg.Connection[Any],
         rows: Sequence[DecidedRow],
-    ) -> list[tuple[DecidedRow, AsideState]]:
+    ) -> list[tuple[DecidedRow, QuarantineState]]:
         """Write one decision to a producer's outbox rows at once; all fail with one.
 
         Returns the states that the rows have then, without those to try later.
@@ -240,7 +240,7 @@ class DecisionWriteback:
             became = decision_writeback.settle(
                 outbox, connection, target=rows[0].target, quarantines=quarantines
             )
-        states = list[tuple[DecidedRow, AsideState]]()
+        states = list[tuple[DecidedRow, QuarantineState]]()
         for decided in rows:
             state = became[decided.row.row_id]
             if state is None:

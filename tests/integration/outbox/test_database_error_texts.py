@@ -14,7 +14,7 @@ from apps.core import clock
 from apps.core.errors import Refused, Unavailable
 from apps.outbox import outbox_row_decisions, table_inspection
 from apps.outbox.database_error_texts import ErrorTexts
-from apps.outbox.models import OutboxActivity, OutboxError, SetAsideRow
+from apps.outbox.models import OutboxActivity, OutboxError, QuarantineRecord
 from apps.outbox.outbox_row_decisions import RowFilter
 from apps.outbox.services.outbox_registration import storable_url
 from apps.outbox.sweeping.decision_writeback_thread import DecisionWriteback
@@ -115,7 +115,7 @@ def test_a_name_that_leads_nowhere(outbox: OutboxTables) -> None:
 
 def test_errors_of_the_sweeper_and_of_settling(outbox: OutboxTables) -> None:
     registered = outbox_at(address(outbox))
-    SetAsideRow.objects.create(
+    QuarantineRecord.objects.create(
         outbox=registered,
         row_id=7,
         state="dropped",

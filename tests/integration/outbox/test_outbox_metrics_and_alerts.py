@@ -136,7 +136,7 @@ def test_quarantined_rows_that_grow_raise_an_alert(shop: Outbox) -> None:
     note_activity(quarantined=21)
     assert alerts(samples(), before) == set()
     note_activity(quarantined=22)
-    assert alerts(samples(), before) == {"OutboxRowsAreSetAside"}
+    assert alerts(samples(), before) == {"OutboxRowsAreQuarantined"}
 
 
 def test_a_paused_outbox_has_a_sweeper_and_sends_nothing(shop: Outbox) -> None:
@@ -154,6 +154,6 @@ def test_every_alert_of_outboxes_is_raised_by_a_test() -> None:
         "OutboxIsLate",
         "OutboxBreakerIsOpen",
         "OutboxSweeperIsSilent",
-        "OutboxRowsAreSetAside",
+        "OutboxRowsAreQuarantined",
         "OutboxIsFlooded",
     }

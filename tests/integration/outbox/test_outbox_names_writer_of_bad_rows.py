@@ -1,4 +1,4 @@
-"""Many rows of one writer that are set aside: the outbox names the writer."""
+"""Many rows of one writer that are quarantined: the outbox names the writer."""
 
 from __future__ import annotations
 
@@ -141,6 +141,6 @@ def test_a_few_rows_are_no_flood_and_errors_come_before_one(
     OutboxActivity.objects.update(flood_rows=FLOOD_ROWS)
     notes.note(outbox_id=registered.pk, note=note, errors=(), now=clock.now())
     assert activity(registered).detail == (
-        "failed to mark. 100 rows of one writer were set aside within ten minutes:"
+        "failed to mark. 100 rows of one writer were quarantined within ten minutes:"
         " user x"
     )

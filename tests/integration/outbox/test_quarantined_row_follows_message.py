@@ -17,11 +17,11 @@ from apps.brokers.models import Topic
 from apps.core import clock
 from apps.core.errors import Refused, Unavailable
 from apps.outbox import outbox_row_decisions
-from apps.outbox.models import Outbox, OutboxError, SetAsideRow
+from apps.outbox.models import Outbox, OutboxError, QuarantineRecord
 from apps.outbox.services import quarantined_rows_and_messages
 from apps.outbox.services.outbox_registration import remove_outbox
 from apps.outbox.services.row_decisions import drop_row, send_row
-from apps.outbox.sweeper_and_row_states import AsideState
+from apps.outbox.sweeper_and_row_states import QuarantineState
 from apps.outbox.sweeping import decision_writeback_thread
 from apps.outbox.sweeping.decision_writeback_thread import DecisionWriteback
 from apps.outbox.sweeping.quarantine_capture import capture_quarantined
@@ -66,7 +66,9 @@ def settling() -> DecisionWriteback:
     return DecisionWriteback(clock=clock.now)
 
 
-def set_aside(outbox: OutboxTables, message_id: str = "m-1", body: bytes = b"b") -> int:
+def quarantined_row(
+    outbox: OutboxTables, message_id: str = "m-1", body: bytes = b"b"
+) -> int:
     """Put a row, and quarantine it as a sweeper does, up to its report."""
     row_id = outbox.put(message_id, body, headers=[b"name", b"\xff"])
     outbox.execute(
@@ -186,7 +188,7 @@ def test_a_message_that_is_requeued_sends_its_row_for_good(
     registered: Outbox,
     settling: DecisionWriteback,
 ) -> None:
-    row_id, other = set_aside(outbox), set_aside(outbox, "m-2")
+    row_id, other = quarantined_row(outbox), quarantined_row(outbox, "m-2")
     report(outbox, registered)
     writer = outbox.column("writer_application", row_id)
 
@@ -222,7 +224,7 @@ def test_a_message_that_is_requeued_sends_its_row_for_good(
 def test_a_message_that_is_dropped_and_restored_takes_its_row_along(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     report(outbox, registered)
     poison = Poison.objects.get()
     entries = Entry.objects.filter(subject="outbox:shop").count()
@@ -244,7 +246,7 @@ def test_a_message_that_is_dropped_and_restored_takes_its_row_along(
 def test_a_row_that_is_sent_gives_its_message_back(
     outbox: OutboxTables, broker: Queues, registered: Outbox
 ) -> None:
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     report(outbox, registered)
     poison = Poison.objects.get()
 
@@ -268,7 +270,7 @@ def test_a_row_that_is_sent_gives_its_message_back(
 def test_a_row_that_is_dropped_drops_its_message_until_triage_restores_it(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     report(outbox, registered)
     poison = Poison.objects.get()
 
@@ -286,7 +288,7 @@ def test_a_row_that_is_dropped_drops_its_message_until_triage_restores_it(
 def test_a_released_row_that_is_quarantined_again_opens_its_message(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     report(outbox, registered)
     decide(send_row, registered, row_id)
     outbox.execute(
@@ -314,7 +316,7 @@ def test_a_decision_before_the_message_is_here_is_one_about_the_message(
     decision: Callable[..., None],
     label: str,
 ) -> None:
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     in_flight = unreported(outbox)
     decide(decision, registered, row_id)
     settling.settle_all()
@@ -340,7 +342,7 @@ def test_who_decides_about_the_row_after_triage_is_refused(
     verb: Verb,
     sentence: str,
 ) -> None:
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     report(outbox, registered)
     act(verb, Poison.objects.get())
 
@@ -355,7 +357,7 @@ def test_who_decides_about_the_row_after_triage_is_refused(
 def test_who_decides_about_the_row_while_triage_sends_is_refused(
     outbox: OutboxTables, registered: Outbox, decision: Callable[..., None]
 ) -> None:
-    row_id, now = set_aside(outbox), clock.now()
+    row_id, now = quarantined_row(outbox), clock.now()
     report(outbox, registered)
     poison = Poison.objects.get()
     operation = confirm(ADMIN, preview(ADMIN, now, ids=[poison.pk]), now)
@@ -370,7 +372,7 @@ def test_who_decides_about_the_row_while_triage_sends_is_refused(
 def test_of_a_person_at_the_row_and_one_in_triage_the_first_wins(
     outbox: OutboxTables, broker: Queues, registered: Outbox
 ) -> None:
-    row_id, now = set_aside(outbox), clock.now()
+    row_id, now = quarantined_row(outbox), clock.now()
     report(outbox, registered)
     poison = Poison.objects.get()
     draft = preview(ADMIN, now, ids=[poison.pk])
@@ -398,7 +400,7 @@ def test_of_a_person_at_the_row_and_one_in_triage_the_first_wins(
 def test_a_decision_whose_commit_is_lost_is_carried_out_later(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     report(outbox, registered)
     # The trigger of a stranger, which fails the commit.
     outbox.execute(
@@ -426,7 +428,7 @@ def test_a_decision_whose_commit_is_lost_is_carried_out_later(
 def test_a_message_that_failed_again_after_its_requeue_leaves_its_row_sent(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     report(outbox, registered)
     poison = Poison.objects.get()
     redriven(poison, clock.now())
@@ -442,7 +444,7 @@ def test_a_message_that_failed_again_after_its_requeue_leaves_its_row_sent(
 def test_a_send_that_was_refused_leaves_the_row_quarantined(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     report(outbox, registered)
     redriven(Poison.objects.get(), clock.now())
     Redrive.objects.update(outcome="refused", sent_at=None)
@@ -451,7 +453,7 @@ def test_a_send_that_was_refused_leaves_the_row_quarantined(
     settling.settle_all()
 
     assert state(registered, row_id) == "quarantined"
-    assert not SetAsideRow.objects.exclude(state="quarantined").exists()
+    assert not QuarantineRecord.objects.exclude(state="quarantined").exists()
 
 
 @pytest.mark.parametrize(
@@ -464,7 +466,7 @@ def test_a_row_that_waits_all_the_same_is_marked_unless_it_is_being_sent(
     is_claimed: bool,
     expected: str,
 ) -> None:
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     report(outbox, registered)
     outbox.execute(
         "UPDATE poisonguard_outbox SET quarantined_at = NULL, claim_token ="
@@ -475,17 +477,19 @@ def test_a_row_that_waits_all_the_same_is_marked_unless_it_is_being_sent(
 
     settling.settle_all()
     assert state(registered, row_id) == expected
-    assert SetAsideRow.objects.get().state == ("quarantined" if is_claimed else "sent")
+    assert QuarantineRecord.objects.get().state == (
+        "quarantined" if is_claimed else "sent"
+    )
 
     outbox.execute("UPDATE poisonguard_outbox SET sent_at = now()")
     DecisionWriteback(clock=clock.now).settle_all()
-    assert SetAsideRow.objects.get().state == "sent"
+    assert QuarantineRecord.objects.get().state == "sent"
 
 
 def test_a_dropped_row_that_waits_all_the_same_is_not_sent(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     report(outbox, registered)
     outbox.execute("UPDATE poisonguard_outbox SET quarantined_at = NULL")
     act(Verb.DROP, Poison.objects.get())
@@ -498,7 +502,7 @@ def test_a_dropped_row_that_waits_all_the_same_is_not_sent(
 def test_a_restored_message_whose_row_was_sent_is_not_open(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    set_aside(outbox)
+    quarantined_row(outbox)
     report(outbox, registered)
     poison = Poison.objects.get()
     act(Verb.DROP, poison)
@@ -515,7 +519,7 @@ def test_a_restored_message_whose_row_was_sent_is_not_open(
 def test_a_restored_message_whose_row_was_deleted_stays_open(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    set_aside(outbox)
+    quarantined_row(outbox)
     report(outbox, registered)
     poison = Poison.objects.get()
     act(Verb.DROP, poison)
@@ -533,7 +537,7 @@ def test_a_restored_message_whose_row_was_deleted_stays_open(
 def test_a_row_that_is_locked_is_left_for_later_and_the_others_are_settled(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    first, second = set_aside(outbox), set_aside(outbox, "m-2")
+    first, second = quarantined_row(outbox), quarantined_row(outbox, "m-2")
     report(outbox, registered)
     act(Verb.DROP, *Poison.objects.all())
 
@@ -557,9 +561,9 @@ def test_a_database_that_is_away_does_not_keep_others_from_being_settled(
 ) -> None:
     away = outbox_at("postgresql://a:b@127.0.0.1:1/none", name="away")
     later = outbox_at(outbox.dsn, name="later")
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     report(outbox, later)
-    SetAsideRow.objects.create(
+    QuarantineRecord.objects.create(
         outbox=away,
         row_id=7,
         state="dropped",
@@ -578,14 +582,14 @@ def test_a_database_that_is_away_does_not_keep_others_from_being_settled(
 def test_rows_of_the_database_that_an_outbox_had_before_are_left_alone(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    rows = [set_aside(outbox, f"m-{number}") for number in range(3)]
+    rows = [quarantined_row(outbox, f"m-{number}") for number in range(3)]
     report(outbox, registered)
     for poison, verb in zip(
         Poison.objects.order_by("message_id"), [Verb.REDRIVE, Verb.DROP], strict=False
     ):
         act(verb, poison)
     outbox.execute("UPDATE poisonguard_outbox SET message_id = 'new' || message_id")
-    SetAsideRow.objects.filter(row_id=rows[2]).update(
+    QuarantineRecord.objects.filter(row_id=rows[2]).update(
         state="released", is_settled=False
     )
 
@@ -597,7 +601,7 @@ def test_rows_of_the_database_that_an_outbox_had_before_are_left_alone(
 def test_a_row_of_another_database_with_the_same_number_is_not_decided(
     outbox: OutboxTables, registered: Outbox
 ) -> None:
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     report(outbox, registered)
     decide(send_row, registered, row_id)
     outbox.execute(
@@ -608,13 +612,13 @@ def test_a_row_of_another_database_with_the_same_number_is_not_decided(
     report(outbox, registered)
 
     assert Poison.objects.get(message_id="other").state == "open"
-    assert SetAsideRow.objects.get().state == "quarantined"
+    assert QuarantineRecord.objects.get().state == "quarantined"
 
 
 def test_a_refused_send_after_a_release_does_not_count_as_one(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     report(outbox, registered)
     decide(send_row, registered, row_id)
     outbox.execute(QUARANTINE.replace("= now() W", "= NULL W"), [row_id])
@@ -631,7 +635,7 @@ def test_a_refused_send_after_a_release_does_not_count_as_one(
 def test_a_row_that_is_quarantined_again_is_decided_before_its_report(
     outbox: OutboxTables, registered: Outbox
 ) -> None:
-    row_id = set_aside(outbox)
+    row_id = quarantined_row(outbox)
     report(outbox, registered)
     decide(send_row, registered, row_id)
     outbox.execute(QUARANTINE.replace("= now() W", "= NULL W"), [row_id])
@@ -646,20 +650,20 @@ def test_a_row_that_is_quarantined_again_is_decided_before_its_report(
 def test_what_was_quarantined_again_meanwhile_is_not_stored_as_settled(
     outbox: OutboxTables, registered: Outbox
 ) -> None:
-    set_aside(outbox)
+    quarantined_row(outbox)
     report(outbox, registered)
     act(Verb.REDRIVE, Poison.objects.get())
     keys = quarantined_rows_and_messages.first_unsettled(
         registered, passed_by=[], most=9
     )
     [decided] = quarantined_rows_and_messages.unsettled_rows(keys)
-    SetAsideRow.objects.update(quarantined_at=clock.now())
+    QuarantineRecord.objects.update(quarantined_at=clock.now())
 
     quarantined_rows_and_messages.store_all(
-        outbox=registered, states=[(decided, AsideState.SENT)], now=clock.now()
+        outbox=registered, states=[(decided, QuarantineState.SENT)], now=clock.now()
     )
 
-    assert SetAsideRow.objects.get().state == "quarantined"
+    assert QuarantineRecord.objects.get().state == "quarantined"
 
 
 def test_rows_are_settled_in_parts(
@@ -670,14 +674,16 @@ def test_rows_are_settled_in_parts(
 ) -> None:
     monkeypatch.setattr(decision_writeback_thread, "AT_ONCE", 2)
     for number in range(5):
-        set_aside(outbox, f"m-{number}")
+        quarantined_row(outbox, f"m-{number}")
     report(outbox, registered)
     act(Verb.DROP, *Poison.objects.all())
 
     settling.settle_all()
 
     assert outbox.count("dropped_at IS NOT NULL") == 5
-    assert SetAsideRow.objects.filter(state="dropped", is_settled=True).count() == 5
+    assert (
+        QuarantineRecord.objects.filter(state="dropped", is_settled=True).count() == 5
+    )
 
 
 @pytest.mark.parametrize("verb", [Verb.DROP, Verb.REDRIVE])
@@ -685,7 +691,7 @@ def test_many_rows_are_settled_by_few_statements(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback, verb: Verb
 ) -> None:
     for number in range(40):
-        set_aside(outbox, f"m-{number}")
+        quarantined_row(outbox, f"m-{number}")
     report(outbox, registered)
     act(verb, *Poison.objects.all())
     outbox.execute(
@@ -702,15 +708,17 @@ def test_many_rows_are_settled_by_few_statements(
     assert len(queries) < 20
     assert outbox.execute("SELECT count(*) FROM statements") == [(1,)]
     expected = "dropped" if verb is Verb.DROP else "sent"
-    assert SetAsideRow.objects.filter(state=expected, is_settled=True).count() == 40
+    assert (
+        QuarantineRecord.objects.filter(state=expected, is_settled=True).count() == 40
+    )
 
 
-def set_aside_large(
+def large_quarantined_rows(
     outbox: OutboxTables, registered: Outbox, *, number: int, size: int
 ) -> None:
     """Quarantine rows, enlarge their bodies, and requeue their messages."""
     for each in range(number):
-        set_aside(outbox, f"m-{each}")
+        quarantined_row(outbox, f"m-{each}")
     report(outbox, registered)
     outbox.execute(
         "UPDATE poisonguard_outbox SET body = convert_to(repeat('x', %s), 'UTF8')",
@@ -722,7 +730,7 @@ def set_aside_large(
 def test_requeued_rows_with_large_bodies_are_marked_as_sent(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    set_aside_large(outbox, registered, number=20, size=1_000_000)
+    large_quarantined_rows(outbox, registered, number=20, size=1_000_000)
 
     settling.settle_all()
 
@@ -734,7 +742,7 @@ def test_rows_whose_bodies_are_too_much_together_are_settled_in_smaller_parts(
     outbox: OutboxTables, registered: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decision_writeback_thread, "MOST_BYTES", 500_000)
-    set_aside_large(outbox, registered, number=4, size=100_000)
+    large_quarantined_rows(outbox, registered, number=4, size=100_000)
     minutes = count()
     start = clock.now()
     settling = DecisionWriteback(
@@ -753,7 +761,7 @@ def test_a_row_that_cannot_be_digested_is_marked_as_sent_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outbox.allow_nulls()
-    rows = [set_aside(outbox, f"m-{number}") for number in range(2)]
+    rows = [quarantined_row(outbox, f"m-{number}") for number in range(2)]
     report(outbox, registered)
     outbox.execute(
         "UPDATE poisonguard_outbox SET body = NULL WHERE row_id = %s", [rows[0]]
@@ -808,8 +816,8 @@ def test_a_fault_of_a_look_ends_no_thread(
 def test_a_row_that_was_sent_or_released_is_forgotten_after_a_day(
     outbox: OutboxTables, registered: Outbox
 ) -> None:
-    first, second = set_aside(outbox), set_aside(outbox, "m-2")
-    set_aside(outbox, "m-3")
+    first, second = quarantined_row(outbox), quarantined_row(outbox, "m-2")
+    quarantined_row(outbox, "m-3")
     report(outbox, registered)
     decide(send_row, registered, first)
     decide(drop_row, registered, second)
@@ -818,20 +826,20 @@ def test_a_row_that_was_sent_or_released_is_forgotten_after_a_day(
     DecisionWriteback(
         clock=lambda: clock.now() + day - timedelta(minutes=1)
     ).settle_all()
-    assert SetAsideRow.objects.count() == 3
+    assert QuarantineRecord.objects.count() == 3
     DecisionWriteback(clock=lambda: clock.now() + day).settle_all()
 
-    states = SetAsideRow.objects.order_by("row_id").values_list("state", flat=True)
+    states = QuarantineRecord.objects.order_by("row_id").values_list("state", flat=True)
     assert list(states) == ["dropped", "quarantined"]
 
 
 def test_a_report_of_an_outbox_that_was_removed_is_captured(
     outbox: OutboxTables, registered: Outbox
 ) -> None:
-    set_aside(outbox)
+    quarantined_row(outbox)
     remove_outbox(name="shop", principal=ADMIN, now=clock.now())
 
     report(outbox, registered)
 
     assert Poison.objects.get().state == "open"
-    assert not SetAsideRow.objects.exists()
+    assert not QuarantineRecord.objects.exists()
