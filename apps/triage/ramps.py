@@ -146,11 +146,12 @@ def _why_not_further(
     Refusals count once a step is over. Of growing steps, one that is refused as a whole
     is at least half of all.
     """
-    number_sent = sum(counts[name] for name in _SENT)
+    sent_number = sum(counts[name] for name in _SENT)
     came_back = counts[RedriveOutcome.RECURRED]
-    if number_sent and came_back * 100 > ramp.came_back * number_sent:
-        why = f"{came_back:,} of {number_sent:,} came back"
-        return f"{why}, more than {ramp.came_back} %"
+    if sent_number and came_back * 100 > ramp.came_back * sent_number:
+        return (
+            f"{came_back:,} of {sent_number:,} came back, more than {ramp.came_back} %"
+        )
     handed_over = sum(counts[name] for name in _HANDED_OVER)
     refused = counts[RedriveOutcome.REFUSED]
     if step_is_over and refused * 2 >= handed_over:
@@ -183,5 +184,6 @@ def _must_wait(ramp: Ramp, counts: Mapping[str, int]) -> bool:
 
     It does where the ramp says so, where messages were moved, and where none was sent.
     """
-    number_sent = sum(counts[name] for name in _SENT)
-    return ramp.confirmed is None or not number_sent or counts[RedriveOutcome.MOVED] > 0
+    sent_number = sum(counts[name] for name in _SENT)
+    has_moved = counts[RedriveOutcome.MOVED] > 0
+    return ramp.confirmed is None or sent_number == 0 or has_moved

@@ -249,7 +249,7 @@ def lost_headers_of(topic: Topic) -> frozenset[bytes]:
 def largest_bodies() -> dict[str, int]:
     """Map the kinds of registered brokers to the largest body that they take.
 
-    Without kinds whose client is missing: nothing can be sent there.
+    Without kinds whose client or adapter is missing: nothing can be sent there.
     """
     kinds = Broker.objects.order_by().values_list("kind", flat=True).distinct()
     able = {kind: _capabilities_of_kind(kind) for kind in kinds}
@@ -271,10 +271,10 @@ def _has_headers(kind: str) -> bool:
 
 
 def _capabilities_of_kind(kind: str) -> Capabilities | None:
-    """Return what a kind of broker can do; None if its client is missing."""
+    """Return what a kind of broker can do; None without its client or its adapter."""
     try:
         return adapters.adapter(kind).capabilities
-    except Unavailable:
+    except (Invalid, Unavailable):
         return None  # nothing can be sent there
 
 
