@@ -13,10 +13,10 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from apps.core import celery_broker_timeouts
-from poisonweb import postgres_rooms
+from poisonweb import postgres_pools
 from poisonweb.celery import app
 from poisonweb.one_thread_asgi_request_handler import ThreadedHandler
-from poisonweb.postgres_rooms import Room, assign_rooms
+from poisonweb.postgres_pools import SessionPool, assign_pools
 from poisonweb.request_limits import (
     MIB,
     Application,
@@ -34,22 +34,22 @@ from poisonweb.request_limits import (
 warnings.filterwarnings("ignore", "StreamingHttpResponse must consume synchronous")
 
 # Only the web answers many requests at once, in many threads: they share the sessions
-# of their room, and a time-out keeps slow queries from blocking it.
+# of their pool, and a time-out keeps slow queries from blocking it.
 _database = settings.DATABASES["default"]
 _database["CONN_HEALTH_CHECKS"] = True
-_database["ENGINE"] = "poisonweb.postgres_rooms"
-# A request that waits for a session has a thread: both rooms together have fewer
+_database["ENGINE"] = "poisonweb.postgres_pools"
+# A request that waits for a session has a thread: both pools together have fewer
 # requests than there are threads.
 _database["OPTIONS"] = {
     **_database["OPTIONS"],
     "pool": {
-        room: {
+        name: {
             "min_size": 1,
-            "max_size": postgres_rooms.MOST_SESSIONS[room],
+            "max_size": postgres_pools.MOST_SESSIONS[name],
             "max_waiting": waiting,
             "timeout": 3,
         }
-        for room, waiting in ((Room.PAGES, 100), (Room.API, 800))
+        for name, waiting in ((SessionPool.PAGES, 100), (SessionPool.API, 800))
     },
     "options": f"{_database['OPTIONS']['options']} -c statement_timeout=15000",
 }
@@ -81,7 +81,7 @@ def _is_known_sender(scope: Scope) -> bool:
         close_old_connections()
 
 
-# Pages and the API have rooms of their own (docs/adr/0035). Within them these kinds
+# Pages and the API have pools of their own (docs/adr/0035). Within them these kinds
 # leave something to the others: a report does not wait for the skip list.
 _application: Application = ThreadedHandler()
 _MOST_AT_ONCE = (
@@ -100,4 +100,4 @@ _limited = limit_size(
     most_of_api=settings.POISONWEB_REQUEST_LIMIT + MIB,
     recognise=sync_to_async(_is_known_sender, thread_sensitive=False),
 )
-application = assign_rooms(_limited)
+application = assign_pools(_limited)

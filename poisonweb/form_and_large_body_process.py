@@ -25,7 +25,7 @@ from django.conf import settings
 
 from poisonweb import client_handover_to_second_process
 from poisonweb.client_handover_to_second_process import PartialRequest
-from poisonweb.postgres_rooms import Room
+from poisonweb.postgres_pools import SessionPool
 from poisonweb.request_limits import (
     API,
     MOST_OF_A_STRANGER,
@@ -41,8 +41,8 @@ NICENESS = 5
 # A request releases the GIL at each query, and waits this long to get it back while
 # another thread works.
 SWITCH_SECONDS = 0.001
-# Forms have as many as before they had a room; few requests to the API are large.
-MOST_SESSIONS = {Room.PAGES: 8, Room.API: 4}
+# Forms have as many as before they had a pool; few requests to the API are large.
+MOST_SESSIONS = {SessionPool.PAGES: 8, SessionPool.API: 4}
 STOP_SECONDS = 2
 CHECK_SECONDS = 0.1
 RESTART_SECONDS = 1.0
@@ -203,8 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     from poisonweb import asgi  # noqa: PLC0415 - it sets up Django
 
-    for room, most in MOST_SESSIONS.items():
-        pool = settings.DATABASES["default"]["OPTIONS"]["pool"][room]
+    for name, most in MOST_SESSIONS.items():
+        pool = settings.DATABASES["default"]["OPTIONS"]["pool"][name]
         pool["max_size"] = most
     config = uvicorn.Config(close_after_answer(asgi.application), **UVICORN)
     with suppress(KeyboardInterrupt):

@@ -15,7 +15,7 @@ import pytest
 
 from apps.core import clock
 from apps.core.postgres_connections import open_session
-from poisonweb.postgres_rooms import MOST_SESSIONS, Room
+from poisonweb.postgres_pools import MOST_SESSIONS, SessionPool
 from tests.acceptance.web_server_process import Web, api_key
 from tests.failure_report_builders import failure
 from tests.waiting import wait_until
@@ -108,7 +108,7 @@ def test_consumers_report_while_pages_hang(web: Web) -> None:
             assert ask(web, "/api/v1/skips?topic=orders", key)[0] == 200
             assert ask(web, "/readyz", {})[0] == 200
             hung = most_hanging(session, "django_session")
-            assert hung <= MOST_SESSIONS[Room.PAGES]
+            assert hung <= MOST_SESSIONS[SessionPool.PAGES]
 
 
 def test_pages_answer_while_calls_of_the_api_hang(web: Web) -> None:
@@ -123,4 +123,4 @@ def test_pages_answer_while_calls_of_the_api_hang(web: Web) -> None:
             assert ask(web, "/problems", SIGNED_IN)[0] == 302
             assert ask(web, "/sign-in", SIGNED_IN)[0] == 200
             hung = most_hanging(session, "team_api_key")
-            assert hung <= MOST_SESSIONS[Room.API]
+            assert hung <= MOST_SESSIONS[SessionPool.API]

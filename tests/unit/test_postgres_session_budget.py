@@ -8,7 +8,7 @@ from apps.capture.management.commands.lanes import MOST_SESSIONS
 from apps.outbox.sweeping import sweeper_process as sweeping
 from apps.redelivery.gateway.application import STORING_SESSIONS, UPKEEP_SESSIONS
 from apps.redelivery.sending import sender_process as sending
-from poisonweb import form_and_large_body_process, postgres_rooms
+from poisonweb import form_and_large_body_process, postgres_pools
 from tests.template_database import ROOT
 
 DEFAULT, OF_THE_SUPERUSER, TO_SPARE = 100, 3, 20
@@ -27,7 +27,7 @@ def test_one_process_of_each_kind_leaves_twenty_sessions_of_the_default() -> Non
     )
     second = sum(form_and_large_body_process.MOST_SESSIONS.values())
     web = SHARED_BY_REQUESTS + FOLLOWING_SKIPS + second
-    assert sum(postgres_rooms.MOST_SESSIONS.values()) == SHARED_BY_REQUESTS
+    assert sum(postgres_pools.MOST_SESSIONS.values()) == SHARED_BY_REQUESTS
     lanes = MOST_SESSIONS + 1
     gateway = STORING_SESSIONS + UPKEEP_SESSIONS
 

@@ -1,4 +1,4 @@
-"""Sessions of Postgres for pages, and others for all else: a pool for each room.
+"""Sessions of Postgres for pages, and others for all else: a pool for each.
 
 Slow or many pages must not keep consumers from reporting, and calls of the API must not
 keep people from their pages. What is limited is sessions, not requests: an answer that
@@ -13,27 +13,29 @@ from enum import StrEnum
 from poisonweb.request_limits import Application, Receive, Scope, Send, is_page
 
 
-class Room(StrEnum):
-    """What a request is for."""
+class SessionPool(StrEnum):
+    """The requests that share a pool of sessions."""
 
     PAGES = "pages"
     API = "api"
 
 
 # Of one process; the process for costly requests has others.
-MOST_SESSIONS = {Room.PAGES: 6, Room.API: 10}
+MOST_SESSIONS = {SessionPool.PAGES: 6, SessionPool.API: 10}
 # Threads that answer no request, checks of health, and metrics use those of the API.
-room_of_request: ContextVar[Room] = ContextVar("room_of_request", default=Room.API)
+pool_of_request: ContextVar[SessionPool] = ContextVar(
+    "pool_of_request", default=SessionPool.API
+)
 
 
-def assign_rooms(application: Application) -> Application:
-    """Let each request use its room's Postgres sessions, in whatever thread it goes on.
+def assign_pools(application: Application) -> Application:
+    """Let each request use the sessions of its pool, in whatever thread it goes on.
 
-    Pages are one room, and all else the other.
+    Pages have one pool, and all else the other.
     """
 
     async def assigned(scope: Scope, receive: Receive, send: Send) -> None:
-        room_of_request.set(Room.PAGES if is_page(scope) else Room.API)
+        pool_of_request.set(SessionPool.PAGES if is_page(scope) else SessionPool.API)
         await application(scope, receive, send)
 
     return assigned
