@@ -40,7 +40,7 @@ class Judging:
 
 
 class ActInDatabase(Protocol):
-    """Acts on some items in the open transaction; returns why it left some as they are.
+    """Act on some items in the open transaction; return why some stay as they are.
 
     It locks them, and looks again at what may have changed since they were judged.
     """

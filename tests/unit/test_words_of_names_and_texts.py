@@ -184,14 +184,9 @@ THIRD_PERSON = re.compile(
 )
 IN_THE_IMPERATIVE = (
     *("apps/audit", "apps/bookmarks", "apps/brokers", "apps/capture", "apps/core"),
-    *(
-        "apps/dashboard",
-        "apps/outbox",
-        "apps/poison",
-        "apps/redelivery",
-        "apps/reports",
-    ),
-    *("apps/team", "benchmarks", "poisonweb", "sdk", "spark"),
+    *("apps/dashboard", "apps/outbox", "apps/poison", "apps/redelivery"),
+    *("apps/reports", "apps/team", "apps/triage"),
+    *("benchmarks", "poisonweb", "sdk", "spark"),
 )
 TAGS = re.compile(r"\{%.*?%\}|\{\{.*?\}\}", re.DOTALL)
 FENCES = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)

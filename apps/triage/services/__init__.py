@@ -1,4 +1,4 @@
-"""OUT: preview, confirm, run, rescue, prune.
+"""Operations, from preview and confirmation to their end: each write is a function here.
 
 Doors call `apps.triage.operation_enqueueing`.
 """

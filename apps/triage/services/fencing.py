@@ -1,4 +1,4 @@
-"""Keeps a run from writing once another has started, and reads what people want."""
+"""Keep a run from writing once another has started, and read what people want."""
 
 from __future__ import annotations
 

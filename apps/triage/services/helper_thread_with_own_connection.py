@@ -1,4 +1,4 @@
-"""Gives a run a thread beside its own, to send while it reads the next messages."""
+"""Give a run a thread beside its own, to send while it reads the next messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishes the messages of an operation that keeps the order of each topic."""
+"""Publish the messages of an operation that keeps the order of each topic."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ WHERE own.operation = %s AND own.refused > 0
 
 
 class OrderedSends:
-    """Sends a message of a topic only when the broker has the one before.
+    """Send a message of a topic only when the broker has the one before.
 
     When the broker refuses a message, the rest of its topic is kept back.
     """

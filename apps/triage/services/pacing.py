@@ -35,7 +35,7 @@ def at_once(rate: int | None) -> int:
 
 
 class Pacer:
-    """Waits before messages are handed over, so that the rate is kept.
+    """Wait before messages are handed over, so that the rate is kept.
 
     `rate` is asked each time: it may change while the operation runs.
     """
