@@ -1,4 +1,4 @@
-"""Operations, from preview and confirmation to their end: each write is a function here.
+"""Operations, from preview to end: each write of them is a function of these modules.
 
 Doors call `apps.triage.operation_enqueueing`.
 """
