@@ -496,6 +496,27 @@ def test_prune_removes_stale_previews_and_nothing_else(
     ]
 
 
+def test_a_cancelled_operation_outlives_prune_with_its_items(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 2)
+    cancelled = confirm(operator, preview(operator, now), now)
+    control.change_state(
+        CANCEL,
+        operation_id=cancelled.pk,
+        reason="a test",
+        principal=operator,
+        now=now,
+    )
+    run(cancelled, now)
+
+    pruned = orphaned_operations_and_expired_rows.prune(now=now + timedelta(days=400))
+
+    cancelled.refresh_from_db()
+    assert (pruned.previews, cancelled.state) == (0, OperationState.CANCELLED)
+    assert [row.standing for row in standings_of(cancelled, limit=9)] == ["waiting"] * 2
+
+
 def test_prune_leaves_a_preview_that_is_confirmed_just_now(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
