@@ -347,7 +347,8 @@ def test_an_upgrade_holds_nobody_up_and_loses_nothing(
     local = {"POISONWEB_LOOPBACK_BROKERS": "1"}
     after = Tree(ROOT, tmp_path / "after", redis_url, **local)
     before.manage("migrate", "--verbosity", "0")
-    scopes = [word for scope in Scope for word in ("--scope", scope.value)]
+    known_scopes = set(Scope) - {Scope.GATEWAY_CALL}  # newer than the release
+    scopes = [word for scope in known_scopes for word in ("--scope", scope.value)]
     key = before.manage("create_api_key", "ci", *scopes)
 
     outcome = upgrade(before, after, key, session, stream)
