@@ -1,8 +1,11 @@
-"""The present as time of every test, and plain static files."""
+"""Callers, the present as time of every test, and plain static files."""
 
 from __future__ import annotations
 
 import pytest
+
+from apps.team.rights import Scope
+from tests.integration.api.schema_checking_client import Caller, program
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -13,3 +16,19 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def static_files(plain_static_files: None) -> None:
     """Serve static files without collecting them."""
+
+
+@pytest.fixture
+def caller(db: None) -> Caller:
+    """Give a caller with every scope."""
+    return program()
+
+
+@pytest.fixture
+def operator(db: None) -> Caller:
+    return program(Scope.OPERATIONS_READ, Scope.OPERATIONS_WRITE, Scope.POISONS_READ)
+
+
+@pytest.fixture
+def admin(db: None) -> Caller:
+    return program(Scope.BROKERS_READ, Scope.BROKERS_WRITE)

@@ -21,7 +21,7 @@ from apps.bookmarks import consumer_request_parsing
 from apps.redelivery.delivery_filters import PARAMETERS
 from poisonguard import contract
 from tests.integration.api.calls_with_bodies import Call, Spec, calls, rows_of_examples
-from tests.integration.api.schema_checking_client import Caller, program
+from tests.integration.api.schema_checking_client import Caller
 
 pytestmark = pytest.mark.django_db
 
@@ -425,11 +425,6 @@ def touches(one: str, other: str) -> bool:
 @pytest.fixture
 def rows() -> Mapping[str, int]:
     return rows_of_examples()
-
-
-@pytest.fixture
-def caller() -> Caller:
-    return program()
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -14,18 +14,13 @@ from apps.brokers import sealed_addresses
 from apps.brokers.adapters import KINDS, BrokerKind
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import HeldDeadLetter, Lane
-from apps.team.rights import Role, Scope
+from apps.team.rights import Role
 from tests.failure_report_builders import poisons
 from tests.integration.api.schema_checking_client import Caller, Reply, person, program
 
 pytestmark = pytest.mark.django_db
 
 Member = dict[str, object]
-
-
-@pytest.fixture
-def admin() -> Caller:
-    return program(Scope.BROKERS_READ, Scope.BROKERS_WRITE)
 
 
 @pytest.fixture

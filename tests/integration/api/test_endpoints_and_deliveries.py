@@ -35,11 +35,6 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def admin() -> Caller:
-    return program(Scope.BROKERS_READ, Scope.BROKERS_WRITE)
-
-
-@pytest.fixture
 def operator() -> Caller:
     return program(Scope.POISONS_READ, Scope.OPERATIONS_WRITE, Scope.AUDIT_READ)
 

@@ -19,7 +19,7 @@ from apps.core import clock, statement_timeouts
 from apps.core.errors import Invalid
 from apps.team.rights import Role
 from tests.failure_report_builders import poisons
-from tests.integration.api.schema_checking_client import Caller, person, program
+from tests.integration.api.schema_checking_client import Caller, person
 from tests.integration.api.test_consumer_reports import MAKERS
 
 pytestmark = pytest.mark.django_db
@@ -63,11 +63,6 @@ ASKS: dict[str, Callable[[datetime], dict[str, object]]] = {
 }
 POSTS = [*MAKERS, *ASKS]
 each_post = pytest.mark.parametrize("path", POSTS)
-
-
-@pytest.fixture
-def caller() -> Caller:
-    return program()
 
 
 @st.composite

@@ -27,11 +27,6 @@ from tests.races import on_another_connection, together
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def caller() -> Caller:
-    return program()
-
-
 def post(caller: Caller, path: str, body: object, key: str = "k1") -> Reply:
     return caller.post(path, body, Idempotency_Key=key)
 

@@ -23,11 +23,6 @@ from tests.triage_operation_runner import run
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def caller() -> Caller:
-    return program(Scope.OPERATIONS_READ, Scope.OPERATIONS_WRITE, Scope.POISONS_READ)
-
-
 def stored(of: Endpoint, number: int) -> list[uuid.UUID]:
     news = [request(BROKEN) for _ in range(number)]
     for new in news:
@@ -35,7 +30,7 @@ def stored(of: Endpoint, number: int) -> list[uuid.UUID]:
     return [new.id for new in news]
 
 
-def test_deliveries_are_previewed_confirmed_and_followed(caller: Caller) -> None:
+def test_deliveries_are_previewed_confirmed_and_followed(operator: Caller) -> None:
     ids = stored(endpoint(), 2)
     stored(endpoint("other"), 1)
     ask = {
@@ -44,17 +39,17 @@ def test_deliveries_are_previewed_confirmed_and_followed(caller: Caller) -> None
         "rate": 20,
     }
 
-    preview = caller.post("operations/preview", ask).json
-    again = caller.get("operations/preview", token=preview["token"]).json
-    accepted = caller.post("operations", {"token": preview["token"], "reason": ""})
+    preview = operator.post("operations/preview", ask).json
+    again = operator.get("operations/preview", token=preview["token"]).json
+    accepted = operator.post("operations", {"token": preview["token"], "reason": ""})
     number = accepted.json["id"]
-    paused = caller.post(f"operations/{number}/pause", {}).json
-    caller.post(f"operations/{number}/resume", {})
-    rate = caller.post(f"operations/{number}/rate", {"rate": 30, "reason": ""}).json
+    paused = operator.post(f"operations/{number}/pause", {}).json
+    operator.post(f"operations/{number}/resume", {})
+    rate = operator.post(f"operations/{number}/rate", {"rate": 30, "reason": ""}).json
     run(Operation.objects.get(), clock.now())
-    detail = caller.get(f"operations/{number}").json
-    items = caller.get(f"operations/{number}/items").json
-    listed = caller.get("operations").json["results"]
+    detail = operator.get(f"operations/{number}").json
+    items = operator.get(f"operations/{number}/items").json
+    listed = operator.get("operations").json["results"]
 
     assert (preview["items"], preview["verb"]) == ("delivery", "try_now")
     assert preview["q"] == "endpoint=stock-quote&state=waiting"
@@ -71,21 +66,21 @@ def test_deliveries_are_previewed_confirmed_and_followed(caller: Caller) -> None
     assert (listed[0]["id"], listed[0]["items"]) == (number, "delivery")
 
 
-def test_items_are_read_by_pages_and_by_standing(caller: Caller) -> None:
+def test_items_are_read_by_pages_and_by_standing(operator: Caller) -> None:
     ids = stored(endpoint(), 3)
-    preview = caller.post(
+    preview = operator.post(
         "operations/preview", {"verb": "give_up", "deliveries": {}}
     ).json
-    number = caller.post(
+    number = operator.post(
         "operations", {"token": preview["token"], "reason": "sold out"}
     ).json["id"]
     Delivery.objects.filter(pk=ids[1]).update(state="delivered", finished_at=NOW)
     run(Operation.objects.get(), clock.now())
 
     path = f"operations/{number}/items"
-    first = caller.get(path, limit=2).json
-    rest = caller.get(path, limit=2, after=first["next"]).json
-    skipped = caller.get(path, standing="skipped").json["results"]
+    first = operator.get(path, limit=2).json
+    rest = operator.get(path, limit=2, after=first["next"]).json
+    skipped = operator.get(path, standing="skipped").json["results"]
 
     rows = [*first["results"], *rest["results"]]
     assert [row["delivery"] for row in rows] == [str(pk) for pk in ids]
@@ -113,20 +108,20 @@ def test_items_are_read_by_pages_and_by_standing(caller: Caller) -> None:
     ids=str,
 )
 def test_a_request_that_cannot_be_meant_is_a_422(
-    caller: Caller, ask: dict[str, object], member: str
+    operator: Caller, ask: dict[str, object], member: str
 ) -> None:
-    reply = caller.post("operations/preview", ask)
+    reply = operator.post("operations/preview", ask)
 
     assert reply.status == 422
     assert member in str(reply.json)
     assert not Operation.objects.exists()
 
 
-def test_a_give_up_without_a_reason_is_a_422(caller: Caller) -> None:
+def test_a_give_up_without_a_reason_is_a_422(operator: Caller) -> None:
     stored(endpoint(), 1)
-    preview = caller.post("operations/preview", {"verb": "give_up", "deliveries": {}})
+    preview = operator.post("operations/preview", {"verb": "give_up", "deliveries": {}})
 
-    reply = caller.post("operations", {"token": preview.json["token"], "reason": ""})
+    reply = operator.post("operations", {"token": preview.json["token"], "reason": ""})
 
     assert reply.status == 422
     assert Operation.objects.get().state == "preview"

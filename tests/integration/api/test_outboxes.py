@@ -31,11 +31,6 @@ URL = "postgresql://sweeper:sesame@127.0.0.1/shop?sslmode=disable"
 
 
 @pytest.fixture
-def admin() -> Caller:
-    return program(Scope.BROKERS_READ, Scope.BROKERS_WRITE)
-
-
-@pytest.fixture
 def operator() -> Caller:
     return program(Scope.BROKERS_READ, Scope.POISONS_READ, Scope.OPERATIONS_WRITE)
 

@@ -14,7 +14,7 @@ import pytest
 from apps.api.views.openapi_reference import schema
 from apps.brokers.models import Broker
 from tests.integration.api.calls_with_bodies import Spec, rows_of_examples
-from tests.integration.api.schema_checking_client import Caller, program
+from tests.integration.api.schema_checking_client import Caller
 from tests.integration.api.test_boundaries import (
     Edge,
     is_unlimited,
@@ -79,11 +79,6 @@ def rows() -> Mapping[str, int]:
     ids = rows_of_examples()
     Broker.objects.update(kind="redis_streams")
     return ids
-
-
-@pytest.fixture
-def caller() -> Caller:
-    return program()
 
 
 @pytest.mark.parametrize("name", CALLS)
