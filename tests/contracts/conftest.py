@@ -14,6 +14,7 @@ from tests.brokers.redis_server import Server
 from tests.contracts import broker_kinds
 from tests.contracts.broker_kinds import BrokerServer
 from tests.contracts.in_memory_topic_fixture import MemoryStage
+from tests.contracts.postgres_and_zookeeper_lock_fixtures import lock_database
 from tests.contracts.redis_streams_topic_fixture import RedisStage
 from tests.contracts.topic_fixture_interface import RealStage, Stage, StreamStage
 
@@ -108,3 +109,10 @@ def mortal_stage(tmp_path: Path) -> Iterator[RedisStage]:
 def poisonweb() -> Iterator[FakePoisonweb]:
     with FakePoisonweb() as poisonweb:
         yield poisonweb
+
+
+@pytest.fixture(scope="module")
+def dsn() -> Iterator[str]:
+    """Give a module's tests a database with the tables of the locks."""
+    with lock_database() as dsn:
+        yield dsn

@@ -78,12 +78,6 @@ FOR EACH ROW EXECUTE FUNCTION have_no_ticket();
 TABLES = "poisonguard_lock_resources, poisonguard_lock_tickets"
 
 
-@pytest.fixture(scope="module")
-def dsn() -> Iterator[str]:
-    with lock_database() as dsn:
-        yield dsn
-
-
 @pytest.fixture
 def stage(dsn: str) -> PostgresLockStage:
     return PostgresLockStage(dsn)

@@ -23,7 +23,6 @@ from tests.contracts.postgres_and_zookeeper_lock_fixtures import (
     LockStage,
     PostgresLockStage,
     ZooKeeperLockStage,
-    lock_database,
 )
 from tests.waiting import wait_until
 
@@ -37,12 +36,6 @@ PATIENCE, SOAK_PATIENCE = 60.0, 3_600.0 if SOAK else 300.0
 BOTH = ("postgres", pytest.param("zookeeper", marks=pytest.mark.needs("zookeeper")))
 # As docs/resource-lock.md has it.
 FENCED_WRITE = "UPDATE invoices SET state = 'sent', fence = %s WHERE fence <= %s"
-
-
-@pytest.fixture(scope="module")
-def dsn() -> Iterator[str]:
-    with lock_database() as dsn:
-        yield dsn
 
 
 @pytest.fixture(scope="module")
