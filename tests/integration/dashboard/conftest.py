@@ -69,3 +69,9 @@ def anna(sign_in: SignIn) -> Client:
 @pytest.fixture
 def admin(sign_in: SignIn) -> Client:
     return sign_in(Role.ADMIN)
+
+
+@pytest.fixture
+def ada(sign_in: SignIn) -> Client:
+    """Return the client of an administrator who may read bodies."""
+    return sign_in(Role.ADMIN, reads_bodies=True)

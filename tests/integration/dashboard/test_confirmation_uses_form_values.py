@@ -56,11 +56,6 @@ Preview = Callable[[], PageForm]
 
 
 @pytest.fixture
-def admin(sign_in: SignIn) -> Client:
-    return sign_in(Role.ADMIN, reads_bodies=True)
-
-
-@pytest.fixture
 def parking(orders: Topic) -> Topic:
     return Topic.objects.create(
         name="parking", native_name="parking", broker_id=orders.broker_id
@@ -73,39 +68,39 @@ def preview_of(client: Client, verb: str, *, button: str, **form: Any) -> PageFo
 
 
 @pytest.fixture
-def requeue(admin: Client, parking: Topic, now: datetime) -> PageForm:
+def requeue(ada: Client, parking: Topic, now: datetime) -> PageForm:
     ids = [poison.pk for poison in poisons(now, 2)]
-    return preview_of(admin, "redrive", ids=ids, button="Requeue 2 messages")
+    return preview_of(ada, "redrive", ids=ids, button="Requeue 2 messages")
 
 
 @pytest.fixture
-def answered_requeue(admin: Client, parking: Topic, now: datetime) -> PageForm:
+def answered_requeue(ada: Client, parking: Topic, now: datetime) -> PageForm:
     """Return a requeue's form where consumers have confirmed a redrive before."""
     (handled,) = poisons(now, 1)
     confirm(tokens=[(redriven(handled, now), "orders")], now=now)
     ids = [poison.pk for poison in poisons(now, 2)]
-    return preview_of(admin, "redrive", ids=ids, button="Requeue 2 messages")
+    return preview_of(ada, "redrive", ids=ids, button="Requeue 2 messages")
 
 
 @pytest.fixture
-def dropping(admin: Client, now: datetime, monkeypatch: pytest.MonkeyPatch) -> PageForm:
+def dropping(ada: Client, now: datetime, monkeypatch: pytest.MonkeyPatch) -> PageForm:
     monkeypatch.setattr(operation_previews, "MANY", 1)
     ids = [poison.pk for poison in poisons(now, 2)]
-    return preview_of(admin, "drop", ids=ids, button="Drop 2 messages")
+    return preview_of(ada, "drop", ids=ids, button="Drop 2 messages")
 
 
 @pytest.fixture
-def restoring(admin: Client, now: datetime) -> PageForm:
+def restoring(ada: Client, now: datetime) -> PageForm:
     dropped = poisons(now, 2)
     drop(now, *dropped)
     ids = [poison.pk for poison in dropped]
-    return preview_of(admin, "restore", ids=ids, button="Restore 2 messages")
+    return preview_of(ada, "restore", ids=ids, button="Restore 2 messages")
 
 
 @pytest.fixture
-def giving_back(admin: Client, orders: Topic, now: datetime) -> PageForm:
+def giving_back(ada: Client, orders: Topic, now: datetime) -> PageForm:
     poisons(now, 2)
-    response = admin.post("/operations/preview", {"give_back": "orders"}, follow=True)
+    response = ada.post("/operations/preview", {"give_back": "orders"}, follow=True)
     return form_on(response, button='value="confirm"')
 
 
@@ -115,22 +110,22 @@ def preview_of_deliveries(client: Client, verb: str, state: str) -> PageForm:
 
 
 @pytest.fixture
-def trying_now(admin: Client) -> PageForm:
+def trying_now(ada: Client) -> PageForm:
     stored(endpoint(), 2)
-    return preview_of_deliveries(admin, "try_now", "waiting")
+    return preview_of_deliveries(ada, "try_now", "waiting")
 
 
 @pytest.fixture
-def giving_up(admin: Client, monkeypatch: pytest.MonkeyPatch) -> PageForm:
+def giving_up(ada: Client, monkeypatch: pytest.MonkeyPatch) -> PageForm:
     monkeypatch.setattr(operation_previews, "MANY", 1)
     stored(endpoint(), 2)
-    return preview_of_deliveries(admin, "give_up", "waiting")
+    return preview_of_deliveries(ada, "give_up", "waiting")
 
 
 @pytest.fixture
-def restoring_deliveries(admin: Client) -> PageForm:
+def restoring_deliveries(ada: Client) -> PageForm:
     stored(endpoint(retries=0, at_end="drop"), 2)
-    return preview_of_deliveries(admin, "restore", "dropped")
+    return preview_of_deliveries(ada, "restore", "dropped")
 
 
 def decision_on_one(client: Client, verb: str, **settings: Any) -> PageForm:
@@ -140,68 +135,68 @@ def decision_on_one(client: Client, verb: str, **settings: Any) -> PageForm:
 
 
 @pytest.fixture
-def retrying_one(admin: Client) -> PageForm:
-    return decision_on_one(admin, "retry")
+def retrying_one(ada: Client) -> PageForm:
+    return decision_on_one(ada, "retry")
 
 
 @pytest.fixture
-def giving_up_one(admin: Client) -> PageForm:
-    return decision_on_one(admin, "give_up")
+def giving_up_one(ada: Client) -> PageForm:
+    return decision_on_one(ada, "give_up")
 
 
 @pytest.fixture
-def restoring_one(admin: Client) -> PageForm:
-    return decision_on_one(admin, "restore", retries=0, at_end="drop")
+def restoring_one(ada: Client) -> PageForm:
+    return decision_on_one(ada, "restore", retries=0, at_end="drop")
 
 
 @pytest.fixture
-def skip(admin: Client, orders: Topic, now: datetime) -> PageForm:
+def skip(ada: Client, orders: Topic, now: datetime) -> PageForm:
     # Enough messages that a rule which matches all of them must be ticked.
     poisons(now, OVERBROAD_AFTER, headers=[("tenant", b"acme")])
     form = {"topic": "orders", "by": "header", "where": "tenant", "value": "acme"}
-    response = admin.post("/skips/new", {"act": "look", **form})
+    response = ada.post("/skips/new", {"act": "look", **form})
     return form_on(response, button='value="add"')
 
 
 @pytest.fixture
-def move(admin: Client, now: datetime) -> PageForm:
+def move(ada: Client, now: datetime) -> PageForm:
     (position,) = opened(now).positions
     settle(now, update(position.epoch, (0, 100)))
-    response = admin.get(f"/positions/{position.pk}/move?strategy=shift&by=-60")
+    response = ada.get(f"/positions/{position.pk}/move?strategy=shift&by=-60")
     return form_on(response, button="Move the position")
 
 
 @pytest.fixture
-def broker_removal(admin: Client) -> PageForm:
+def broker_removal(ada: Client) -> PageForm:
     broker = Broker.objects.create(
         name="ours", kind="redis_streams", url="env:BROKER_OURS"
     )
-    return form_on(admin.get(f"/brokers/{broker.pk}/remove"), button="Remove ours")
+    return form_on(ada.get(f"/brokers/{broker.pk}/remove"), button="Remove ours")
 
 
 @pytest.fixture
-def topic_removal(admin: Client) -> PageForm:
+def topic_removal(ada: Client) -> PageForm:
     topic = Topic.objects.create(name="bills", native_name="bills")
-    return form_on(admin.get(f"/topics/{topic.pk}/remove"), button="Remove bills")
+    return form_on(ada.get(f"/topics/{topic.pk}/remove"), button="Remove bills")
 
 
 @pytest.fixture
-def endpoint_removal(admin: Client) -> PageForm:
+def endpoint_removal(ada: Client) -> PageForm:
     path = f"/endpoints/{endpoint().pk}/remove"
-    return form_on(admin.get(path), button="Remove stock-quote")
+    return form_on(ada.get(path), button="Remove stock-quote")
 
 
 @pytest.fixture
-def outbox_removal(admin: Client, outbox: OutboxTables, broker: object) -> PageForm:
+def outbox_removal(ada: Client, outbox: OutboxTables, broker: object) -> PageForm:
     path = f"/outboxes/{outbox_at(outbox.dsn).pk}/remove"
-    return form_on(admin.get(path), button="Remove shop")
+    return form_on(ada.get(path), button="Remove shop")
 
 
 @pytest.fixture
-def key_revocation(admin: Client, now: datetime) -> PageForm:
+def key_revocation(ada: Client, now: datetime) -> PageForm:
     create_api_key(name="ci", scopes=[Scope.POISONS_READ], actor=ADMIN.actor, now=now)
     path = f"/keys/{ApiKey.objects.get().pk}/revoke"
-    return form_on(admin.get(path), button="Revoke ci")
+    return form_on(ada.get(path), button="Revoke ci")
 
 
 def mode_form(client: Client, topic: Topic, mode: Mode) -> PageForm:
@@ -210,19 +205,19 @@ def mode_form(client: Client, topic: Topic, mode: Mode) -> PageForm:
 
 
 @pytest.fixture
-def tee(admin: Client, orders: Topic) -> PageForm:
-    return mode_form(admin, orders, Mode.TEE)
+def tee(ada: Client, orders: Topic) -> PageForm:
+    return mode_form(ada, orders, Mode.TEE)
 
 
 @pytest.fixture
-def observing(admin: Client, orders: Topic) -> PageForm:
-    return mode_form(admin, orders, Mode.OBSERVE)
+def observing(ada: Client, orders: Topic) -> PageForm:
+    return mode_form(ada, orders, Mode.OBSERVE)
 
 
 @pytest.fixture
-def capturing(admin: Client, orders: Topic) -> PageForm:
+def capturing(ada: Client, orders: Topic) -> PageForm:
     Lane.objects.update(mode=Mode.OBSERVE)
-    return mode_form(admin, orders, Mode.CAPTURE)
+    return mode_form(ada, orders, Mode.CAPTURE)
 
 
 def row_form(client: Client, outbox: OutboxTables, act: str) -> PageForm:
@@ -231,24 +226,24 @@ def row_form(client: Client, outbox: OutboxTables, act: str) -> PageForm:
 
 
 @pytest.fixture
-def sending_a_row(admin: Client, outbox: OutboxTables, broker: object) -> PageForm:
-    return row_form(admin, outbox, "send")
+def sending_a_row(ada: Client, outbox: OutboxTables, broker: object) -> PageForm:
+    return row_form(ada, outbox, "send")
 
 
 @pytest.fixture
-def dropping_a_row(admin: Client, outbox: OutboxTables, broker: object) -> PageForm:
-    return row_form(admin, outbox, "drop")
+def dropping_a_row(ada: Client, outbox: OutboxTables, broker: object) -> PageForm:
+    return row_form(ada, outbox, "drop")
 
 
 @pytest.fixture
 def new_outbox(
-    admin: Client, outbox: OutboxTables, broker: object, now: datetime
+    ada: Client, outbox: OutboxTables, broker: object, now: datetime
 ) -> PageForm:
     outbox.drop_unique_index()
     events()
-    form = form_on(admin.get("/outboxes/new"), button="Look at its tables")
+    form = form_on(ada.get("/outboxes/new"), button="Look at its tables")
     url = f"{outbox.dsn}?sslmode=disable"
-    response = form.press(admin, name="shop", url=url, broker="events")
+    response = form.press(ada, name="shop", url=url, broker="events")
     return form_on(response, button="Add it all the same")
 
 
@@ -341,12 +336,12 @@ def test_every_field_of_the_form_has_a_test_here(
     ("field", "value"), [("target_topic", "parking"), ("ordered", "1")]
 )
 def test_a_requeue_whose_route_changed_is_refused_with_a_fresh_preview_of_that_route(
-    admin: Client, requeue: PageForm, field: str, value: str
+    ada: Client, requeue: PageForm, field: str, value: str
 ) -> None:
-    refused = requeue.press(admin, "confirm", reason=REASON, **{field: value})
+    refused = requeue.press(ada, "confirm", reason=REASON, **{field: value})
     nothing_yet = Operation.objects.confirmed().count()
     new_form = form_on(refused, button="Requeue 2 messages")
-    done = new_form.press(admin, "confirm")
+    done = new_form.press(ada, "confirm")
 
     assert refused.status_code == 409
     assert "was changed after the preview" in refused.content.decode()
@@ -360,11 +355,9 @@ def test_a_requeue_whose_route_changed_is_refused_with_a_fresh_preview_of_that_r
     assert operation.reason == REASON
 
 
-def test_a_requeue_is_as_fast_as_the_form_says(
-    admin: Client, requeue: PageForm
-) -> None:
+def test_a_requeue_is_as_fast_as_the_form_says(ada: Client, requeue: PageForm) -> None:
     limits = {"rate": "7", "ramped": "1", "steps": "2, 3", "wait": "9"}
-    done = requeue.press(admin, "confirm", came_back="4", **limits)
+    done = requeue.press(ada, "confirm", came_back="4", **limits)
 
     operation = Operation.objects.confirmed().get()
     assert (done.status_code, operation.rate) == (302, 7)
@@ -376,10 +369,10 @@ def test_a_requeue_is_as_fast_as_the_form_says(
     }
 
 
-def test_the_typed_limits_survive_a_refusal(admin: Client, requeue: PageForm) -> None:
+def test_the_typed_limits_survive_a_refusal(ada: Client, requeue: PageForm) -> None:
     limits = {"rate": "7", "ramped": "1", "steps": "2, 3", "wait": "9"}
-    refused = requeue.press(admin, "confirm", target_topic="parking", **limits)
-    form_on(refused, button="Requeue 2 messages").press(admin, "confirm")
+    refused = requeue.press(ada, "confirm", target_topic="parking", **limits)
+    form_on(refused, button="Requeue 2 messages").press(ada, "confirm")
 
     operation = Operation.objects.confirmed().get()
     assert operation.rate == 7
@@ -392,12 +385,12 @@ def test_the_typed_limits_survive_a_refusal(admin: Client, requeue: PageForm) ->
     [({}, 95), ({"confirmed": "80"}, 80), ({"asks": "quiet"}, None)],
 )
 def test_a_step_asks_for_the_confirmations_that_the_form_says(
-    admin: Client,
+    ada: Client,
     answered_requeue: PageForm,
     changes: dict[str, str],
     percent: int | None,
 ) -> None:
-    answered_requeue.press(admin, "confirm", ramped="1", **changes)
+    answered_requeue.press(ada, "confirm", ramped="1", **changes)
 
     operation = Operation.objects.confirmed().get()
     assert operation.ramp
@@ -412,16 +405,14 @@ def test_a_step_asks_for_the_confirmations_that_the_form_says(
     ],
 )
 def test_what_a_step_asks_for_survives_a_refusal(
-    admin: Client,
+    ada: Client,
     answered_requeue: PageForm,
     changes: dict[str, str],
     percent: int | None,
 ) -> None:
-    refused = answered_requeue.press(
-        admin, "confirm", ramped="1", ordered="1", **changes
-    )
+    refused = answered_requeue.press(ada, "confirm", ramped="1", ordered="1", **changes)
     form = form_on(refused, button="Requeue 2 messages")
-    done = form.press(admin, "confirm")
+    done = form.press(ada, "confirm")
 
     assert (refused.status_code, done.status_code) == (409, 302)
     assert form.values["asks"] == changes["asks"]
@@ -432,10 +423,10 @@ def test_what_a_step_asks_for_survives_a_refusal(
 
 @pytest.mark.parametrize("percent", ["0", "101", "many"])
 def test_an_impossible_percentage_is_refused_and_what_was_typed_stays(
-    admin: Client, answered_requeue: PageForm, percent: str
+    ada: Client, answered_requeue: PageForm, percent: str
 ) -> None:
     refused = answered_requeue.press(
-        admin, "confirm", ramped="1", asks="quiet", confirmed=percent
+        ada, "confirm", ramped="1", asks="quiet", confirmed=percent
     )
 
     form = form_on(refused, button="Requeue 2 messages")
@@ -458,9 +449,9 @@ def test_an_impossible_percentage_is_refused_and_what_was_typed_stays(
 )
 @pytest.mark.parametrize("act", ["confirm", "look"])
 def test_an_impossible_limit_is_refused_with_the_reason_and_what_was_typed_stays(
-    admin: Client, requeue: PageForm, act: str, field: str, value: str, why: str
+    ada: Client, requeue: PageForm, act: str, field: str, value: str, why: str
 ) -> None:
-    refused = requeue.press(admin, act, ramped="1", **{field: value})
+    refused = requeue.press(ada, act, ramped="1", **{field: value})
 
     assert refused.status_code == 422
     assert why in refused.content.decode()
@@ -469,25 +460,25 @@ def test_an_impossible_limit_is_refused_with_the_reason_and_what_was_typed_stays
 
 
 def test_a_wrong_time_is_explained_in_sight_where_the_steps_were_not_ticked(
-    admin: Client, requeue: PageForm
+    ada: Client, requeue: PageForm
 ) -> None:
-    refused = requeue.press(admin, "confirm", wait="0").content.decode()
+    refused = requeue.press(ada, "confirm", wait="0").content.decode()
 
     opened_steps = refused.partition('<details class="field" open>')[2]
     assert "Ensure this value is greater than or equal to 1." in opened_steps
 
 
 def test_another_topic_can_be_chosen_where_all_messages_are_too_large_for_theirs(
-    admin: Client, broker: Queues, parking: Topic, now: datetime
+    ada: Client, broker: Queues, parking: Topic, now: datetime
 ) -> None:
     broker.with_(max_message=1)
     queues = Broker.objects.create(name="narrow", kind=KIND, url="")
     Topic.objects.create(name="narrow", native_name="narrow", broker=queues)
     (poison,) = poisons(now, 1, topic="narrow")
 
-    form = preview_of(admin, "redrive", ids=[poison.pk], button="Preview again")
-    looked = form.press(admin, "look", target_topic="parking")
-    form_on(admin.get(looked["Location"]), button="Requeue 1 message")
+    form = preview_of(ada, "redrive", ids=[poison.pk], button="Preview again")
+    looked = form.press(ada, "look", target_topic="parking")
+    form_on(ada.get(looked["Location"]), button="Requeue 1 message")
 
     buttons = [button.get("value") for button in form.buttons]
     assert buttons == ["look"]
@@ -502,10 +493,10 @@ def confirming(orders: Topic, now: datetime) -> None:
 
 
 def test_the_page_offers_confirmations_only_for_what_goes_to_its_own_topic(
-    confirming: None, admin: Client, requeue: PageForm
+    confirming: None, ada: Client, requeue: PageForm
 ) -> None:
-    looked = requeue.press(admin, "look", target_topic="parking")
-    page = admin.get(looked["Location"])
+    looked = requeue.press(ada, "look", target_topic="parking")
+    page = ada.get(looked["Location"])
 
     assert "asks" in requeue.visible
     assert "asks" not in form_on(page, button="Requeue 2 messages").visible
@@ -514,10 +505,10 @@ def test_the_page_offers_confirmations_only_for_what_goes_to_its_own_topic(
 
 @pytest.mark.parametrize("act", ["confirm", "look"])
 def test_confirmations_of_what_goes_elsewhere_are_refused_beside_the_field(
-    confirming: None, admin: Client, requeue: PageForm, act: str
+    confirming: None, ada: Client, requeue: PageForm, act: str
 ) -> None:
     ramp = {"ramped": "1", "asks": "confirmed"}
-    refused = requeue.press(admin, act, target_topic="parking", **ramp)
+    refused = requeue.press(ada, act, target_topic="parking", **ramp)
 
     assert refused.status_code == 422
     assert "given back, is never confirmed" in refused.content.decode()
@@ -525,10 +516,10 @@ def test_confirmations_of_what_goes_elsewhere_are_refused_beside_the_field(
 
 
 def test_preview_again_shows_the_chosen_route_and_keeps_the_typed_reason(
-    admin: Client, requeue: PageForm
+    ada: Client, requeue: PageForm
 ) -> None:
-    looked = requeue.press(admin, "look", target_topic="parking", reason=REASON)
-    page = admin.get(looked["Location"])
+    looked = requeue.press(ada, "look", target_topic="parking", reason=REASON)
+    page = ada.get(looked["Location"])
     new_form = form_on(page, button="Requeue 2 messages")
 
     assert looked.status_code == 302
@@ -541,21 +532,21 @@ def test_preview_again_shows_the_chosen_route_and_keeps_the_typed_reason(
 
 
 def test_a_preview_in_order_says_that_a_refusal_holds_up_its_whole_topic(
-    admin: Client, requeue: PageForm
+    ada: Client, requeue: PageForm
 ) -> None:
-    looked = requeue.press(admin, "look", ordered="1")
-    page = admin.get(looked["Location"]).content.decode()
+    looked = requeue.press(ada, "look", ordered="1")
+    page = ada.get(looked["Location"]).content.decode()
 
     assert "all behind it that go to the same topic stay here" in page
 
 
 def test_a_route_back_to_the_origin_is_refused_when_another_topic_was_previewed(
-    admin: Client, requeue: PageForm
+    ada: Client, requeue: PageForm
 ) -> None:
-    looked = requeue.press(admin, "look", target_topic="parking")
-    new_form = form_on(admin.get(looked["Location"]), button="Requeue 2 messages")
+    looked = requeue.press(ada, "look", target_topic="parking")
+    new_form = form_on(ada.get(looked["Location"]), button="Requeue 2 messages")
 
-    refused = new_form.press(admin, "confirm", target_topic="", reason=REASON)
+    refused = new_form.press(ada, "confirm", target_topic="", reason=REASON)
 
     assert refused.status_code == 409
     assert "their topic" in refused.content.decode()
@@ -563,11 +554,11 @@ def test_a_route_back_to_the_origin_is_refused_when_another_topic_was_previewed(
 
 
 def test_a_target_that_is_gone_is_named_beside_the_field_and_the_reason_survives(
-    admin: Client, requeue: PageForm, parking: Topic
+    ada: Client, requeue: PageForm, parking: Topic
 ) -> None:
     parking.delete()
 
-    refused = requeue.press(admin, "confirm", target_topic="parking", reason=REASON)
+    refused = requeue.press(ada, "confirm", target_topic="parking", reason=REASON)
 
     assert refused.status_code == 422
     assert 'id="target-wrong"' in refused.content.decode()
@@ -577,7 +568,7 @@ def test_a_target_that_is_gone_is_named_beside_the_field_and_the_reason_survives
 
 
 def test_an_order_that_the_chosen_topic_does_not_keep_is_refused_beside_the_field(
-    admin: Client, requeue: PageForm, parking: Topic
+    ada: Client, requeue: PageForm, parking: Topic
 ) -> None:
     queue = Broker.objects.create(
         name="sqs", kind="azure_queue", url="env:BROKER_NOWHERE"
@@ -585,7 +576,7 @@ def test_an_order_that_the_chosen_topic_does_not_keep_is_refused_beside_the_fiel
     Topic.objects.filter(pk=parking.pk).update(broker=queue)
 
     refused = requeue.press(
-        admin, "confirm", target_topic="parking", ordered="1", reason=REASON
+        ada, "confirm", target_topic="parking", ordered="1", reason=REASON
     )
 
     form = form_on(refused, button="Requeue 2 messages")
@@ -597,11 +588,11 @@ def test_an_order_that_the_chosen_topic_does_not_keep_is_refused_beside_the_fiel
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_does_what_its_form_says_for_the_reason_that_stands_there(
-    admin: Client, name: str, request: pytest.FixtureRequest
+    ada: Client, name: str, request: pytest.FixtureRequest
 ) -> None:
     form: PageForm = request.getfixturevalue(name)
 
-    done = form.press(admin, "confirm", reason=REASON, typed="2")
+    done = form.press(ada, "confirm", reason=REASON, typed="2")
 
     assert done.status_code == 302, done.content
     operation = Operation.objects.confirmed().latest("pk")
@@ -611,15 +602,15 @@ def test_an_operation_does_what_its_form_says_for_the_reason_that_stands_there(
 
 @pytest.mark.parametrize("name", ["trying_now", "restoring_deliveries"])
 def test_deliveries_are_tried_as_fast_as_the_form_says(
-    admin: Client, name: str, now: datetime, request: pytest.FixtureRequest
+    ada: Client, name: str, now: datetime, request: pytest.FixtureRequest
 ) -> None:
     form: PageForm = request.getfixturevalue(name)
 
-    wrong = form.press(admin, "confirm", rate="0")
+    wrong = form.press(ada, "confirm", rate="0")
     typed = form_on(wrong, button='value="confirm"').values["rate"]
     Operation.objects.previews().update(expires_at=now)
-    refused = form.press(admin, "confirm", rate="7")
-    form_on(refused, button='value="confirm"').press(admin, "confirm")
+    refused = form.press(ada, "confirm", rate="7")
+    form_on(refused, button='value="confirm"').press(ada, "confirm")
 
     assert (wrong.status_code, typed, refused.status_code) == (422, "0", 409)
     assert Operation.objects.confirmed().get().rate == 7
@@ -627,11 +618,11 @@ def test_deliveries_are_tried_as_fast_as_the_form_says(
 
 @pytest.mark.parametrize("name", ["dropping", "giving_up"])
 def test_another_number_than_the_previewed_is_refused_and_the_reason_survives(
-    admin: Client, name: str, request: pytest.FixtureRequest
+    ada: Client, name: str, request: pytest.FixtureRequest
 ) -> None:
     form: PageForm = request.getfixturevalue(name)
 
-    refused = form.press(admin, "confirm", reason=REASON, typed="3")
+    refused = form.press(ada, "confirm", reason=REASON, typed="3")
 
     assert refused.status_code == 422
     form = form_on(refused, button='value="confirm"')
@@ -641,32 +632,32 @@ def test_another_number_than_the_previewed_is_refused_and_the_reason_survives(
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_expired_preview_is_refused_with_a_fresh_one_that_keeps_the_reason(
-    admin: Client, name: str, now: datetime, request: pytest.FixtureRequest
+    ada: Client, name: str, now: datetime, request: pytest.FixtureRequest
 ) -> None:
     form: PageForm = request.getfixturevalue(name)
     Operation.objects.previews().update(expires_at=now)
 
-    refused = form.press(admin, "confirm", reason=REASON, typed="2")
+    refused = form.press(ada, "confirm", reason=REASON, typed="2")
     new_form = form_on(refused, button='value="confirm"')
-    done = new_form.press(admin, "confirm", typed="2")
+    done = new_form.press(ada, "confirm", typed="2")
 
     assert (refused.status_code, done.status_code) == (409, 302)
     assert Operation.objects.confirmed().latest("pk").reason == REASON
 
 
 def test_a_fresh_preview_that_a_worker_still_takes_is_polled_and_keeps_the_reason(
-    admin: Client, orders: Topic, now: datetime, monkeypatch: pytest.MonkeyPatch
+    ada: Client, orders: Topic, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poisons(now, 2)
     every = {"q": "topic:orders", "everything": "1"}
-    requeue = preview_of(admin, "redrive", button="Requeue 2 messages", **every)
+    requeue = preview_of(ada, "redrive", button="Requeue 2 messages", **every)
     monkeypatch.setattr(previews, "TAKEN_AT_ONCE", 1)
 
-    refused = requeue.press(admin, "confirm", reason=REASON, ordered="1")
+    refused = requeue.press(ada, "confirm", reason=REASON, ordered="1")
     new_preview = Operation.objects.latest("pk")
     address = f"/operations/preview?token={new_preview.token}"
     previews.take(operation_id=new_preview.pk, now=now)
-    form = form_on(admin.get(address), button="Requeue 2 messages")
+    form = form_on(ada.get(address), button="Requeue 2 messages")
 
     assert f'hx-get="{address}&amp;' in refused.content.decode()
     assert (form.values["ordered"], form.values["reason"]) == ("1", REASON)
@@ -684,11 +675,11 @@ def test_a_fresh_preview_that_a_worker_still_takes_is_polled_and_keeps_the_reaso
     ],
 )
 def test_a_skip_that_was_changed_is_refused_with_a_fresh_look_and_the_reason_survives(
-    admin: Client, skip: PageForm, field: str, value: str
+    ada: Client, skip: PageForm, field: str, value: str
 ) -> None:
     Topic.objects.create(name="bills", native_name="bills")
 
-    refused = skip.press(admin, "add", reason=REASON, everything="1", **{field: value})
+    refused = skip.press(ada, "add", reason=REASON, everything="1", **{field: value})
 
     form = form_on(refused, button="What consumers will pass over")
     assert refused.status_code in {409, 422}
@@ -698,9 +689,9 @@ def test_a_skip_that_was_changed_is_refused_with_a_fresh_look_and_the_reason_sur
 
 @pytest.mark.parametrize(("lives", "days"), [("week", 7), ("quarter", 90)])
 def test_a_skip_ends_when_the_form_says_and_has_its_reason(
-    admin: Client, skip: PageForm, now: datetime, lives: str, days: int
+    ada: Client, skip: PageForm, now: datetime, lives: str, days: int
 ) -> None:
-    done = skip.press(admin, "add", reason=REASON, lives=lives, everything="1")
+    done = skip.press(ada, "add", reason=REASON, lives=lives, everything="1")
 
     added = Skip.objects.get()
     assert done.status_code == 302
@@ -710,23 +701,23 @@ def test_a_skip_ends_when_the_form_says_and_has_its_reason(
 
 
 def test_a_skip_of_every_message_is_added_only_while_its_box_is_ticked(
-    admin: Client, skip: PageForm
+    ada: Client, skip: PageForm
 ) -> None:
-    refused = skip.press(admin, "add", reason=REASON)
+    refused = skip.press(ada, "add", reason=REASON)
     again = form_on(refused, button='value="add"')
-    done = again.press(admin, "add", everything="1")
+    done = again.press(ada, "add", everything="1")
 
     assert (refused.status_code, done.status_code) == (422, 302)
     assert Skip.objects.get().reason == REASON
 
 
 def test_a_move_needs_the_fence_of_a_holder_at_work_and_keeps_the_reason(
-    admin: Client, move: PageForm
+    ada: Client, move: PageForm
 ) -> None:
-    refused = move.press(admin, reason=REASON)
+    refused = move.press(ada, reason=REASON)
     untouched = Mark.objects.get().processed
     again = form_on(refused, button="Move the position")
-    done = again.press(admin, fence="1")
+    done = again.press(ada, fence="1")
 
     assert (refused.status_code, untouched) == (409, 100)
     assert (done.status_code, Mark.objects.get().processed) == (302, 40)
@@ -735,11 +726,11 @@ def test_a_move_needs_the_fence_of_a_holder_at_work_and_keeps_the_reason(
 
 @pytest.mark.parametrize("name", REMOVALS)
 def test_a_removal_has_the_reason_that_stands_in_the_form(
-    admin: Client, name: str, request: pytest.FixtureRequest
+    ada: Client, name: str, request: pytest.FixtureRequest
 ) -> None:
     form: PageForm = request.getfixturevalue(name)
 
-    done = form.press(admin, reason=REASON)
+    done = form.press(ada, reason=REASON)
 
     assert done.status_code == 302
     assert Entry.objects.latest("seq").reason == REASON
@@ -747,11 +738,11 @@ def test_a_removal_has_the_reason_that_stands_in_the_form(
 
 @pytest.mark.parametrize("name", ["endpoint_removal", "outbox_removal"])
 def test_a_reason_that_is_too_long_removes_nothing_and_stays(
-    admin: Client, name: str, request: pytest.FixtureRequest
+    ada: Client, name: str, request: pytest.FixtureRequest
 ) -> None:
     form: PageForm = request.getfixturevalue(name)
 
-    refused = form.press(admin, reason="r" * 10_000)
+    refused = form.press(ada, reason="r" * 10_000)
 
     again = form_on(refused, button="Remove")
     assert refused.status_code == 422
@@ -760,9 +751,9 @@ def test_a_reason_that_is_too_long_removes_nothing_and_stays(
 
 
 def test_a_key_is_revoked_as_its_page_says(
-    admin: Client, key_revocation: PageForm
+    ada: Client, key_revocation: PageForm
 ) -> None:
-    assert key_revocation.press(admin).status_code == 302
+    assert key_revocation.press(ada).status_code == 302
     assert ApiKey.objects.get().revoked_at
 
 
@@ -775,11 +766,11 @@ def test_a_key_is_revoked_as_its_page_says(
     ],
 )
 def test_a_decision_on_a_delivery_has_the_reason_that_stands_in_the_form(
-    admin: Client, name: str, state: str, request: pytest.FixtureRequest
+    ada: Client, name: str, state: str, request: pytest.FixtureRequest
 ) -> None:
     form: PageForm = request.getfixturevalue(name)
 
-    done = form.press(admin, confirm="1", reason=REASON)
+    done = form.press(ada, confirm="1", reason=REASON)
 
     assert (done.status_code, Delivery.objects.get().state) == (302, state)
     assert Entry.objects.latest("seq").reason == REASON
@@ -794,7 +785,7 @@ def test_a_decision_on_a_delivery_has_the_reason_that_stands_in_the_form(
 )
 def test_a_decision_on_a_row_has_the_reason_that_stands_in_the_form(
     *,
-    admin: Client,
+    ada: Client,
     outbox: OutboxTables,
     name: str,
     action: Action,
@@ -803,7 +794,7 @@ def test_a_decision_on_a_row_has_the_reason_that_stands_in_the_form(
 ) -> None:
     form: PageForm = request.getfixturevalue(name)
 
-    done = form.press(admin, reason=REASON)
+    done = form.press(ada, reason=REASON)
 
     entry = Entry.objects.latest("seq")
     assert (done.status_code, outbox.count(f"{column} IS NOT NULL")) == (302, 1)
@@ -814,14 +805,14 @@ def test_a_decision_on_a_row_has_the_reason_that_stands_in_the_form(
     ("name", "mode"), [("observing", "observe"), ("capturing", "capture")]
 )
 def test_a_lane_has_the_mode_and_reason_that_stand_in_the_form(
-    admin: Client, name: str, mode: str, request: pytest.FixtureRequest
+    ada: Client, name: str, mode: str, request: pytest.FixtureRequest
 ) -> None:
     form: PageForm = request.getfixturevalue(name)
     Topic.objects.update(dead_letter_queue="orders-errors")
 
-    refused = form.press(admin, reason=REASON)
+    refused = form.press(ada, reason=REASON)
     mode_before = Lane.objects.get().mode
-    done = form_on(refused, button=" orders-errors").press(admin)
+    done = form_on(refused, button=" orders-errors").press(ada)
 
     assert (refused.status_code, done.status_code) == (422, 302)
     assert (mode_before != mode, Lane.objects.get().mode) == (True, mode)
@@ -829,14 +820,14 @@ def test_a_lane_has_the_mode_and_reason_that_stand_in_the_form(
 
 
 def test_a_lane_does_not_capture_another_queue_than_the_page_showed(
-    admin: Client, tee: PageForm, orders: Topic
+    ada: Client, tee: PageForm, orders: Topic
 ) -> None:
     Topic.objects.filter(pk=orders.pk).update(dead_letter_queue="orders-errors")
 
-    refused = tee.press(admin, tee_queue="copies", reason=REASON)
+    refused = tee.press(ada, tee_queue="copies", reason=REASON)
     mode_before = Lane.objects.get().mode
     again = form_on(refused, button="Tee orders-errors")
-    done = again.press(admin)
+    done = again.press(ada)
 
     lane = Lane.objects.get()
     assert (refused.status_code, mode_before, done.status_code) == (422, "capture", 302)
@@ -845,11 +836,11 @@ def test_a_lane_does_not_capture_another_queue_than_the_page_showed(
 
 
 def test_a_tee_copies_to_the_queue_that_stands_in_the_form(
-    admin: Client, tee: PageForm
+    ada: Client, tee: PageForm
 ) -> None:
-    refused = tee.press(admin, tee_queue="orders", reason=REASON)
+    refused = tee.press(ada, tee_queue="orders", reason=REASON)
     again = form_on(refused, button="Tee orders-poison")
-    done = again.press(admin, tee_queue="copies")
+    done = again.press(ada, tee_queue="copies")
 
     lane = Lane.objects.get()
     assert (refused.status_code, done.status_code) == (422, 302)
@@ -862,12 +853,12 @@ def test_a_tee_copies_to_the_queue_that_stands_in_the_form(
     [("url", "postgresql://sweeper:sesame@127.0.0.1:1/shop"), ("schema", "elsewhere")],
 )
 def test_an_outbox_of_other_tables_than_were_looked_at_is_looked_at_first(
-    admin: Client, new_outbox: PageForm, field: str, value: str
+    ada: Client, new_outbox: PageForm, field: str, value: str
 ) -> None:
-    refused = new_outbox.press(admin, reason=REASON, **{field: value})
+    refused = new_outbox.press(ada, reason=REASON, **{field: value})
     number = Outbox.objects.count()
     again = form_on(refused, button="Add it all the same")
-    done = again.press(admin)
+    done = again.press(ada)
 
     assert (refused.status_code, number, done.status_code) == (409, 0, 302)
     assert "is not the one whose tables you looked at" in refused.content.decode()
@@ -879,11 +870,11 @@ def test_an_outbox_of_other_tables_than_were_looked_at_is_looked_at_first(
 
 
 def test_an_outbox_has_what_stands_in_the_form_beside_the_faults_of_its_tables(
-    admin: Client, new_outbox: PageForm
+    ada: Client, new_outbox: PageForm
 ) -> None:
     changes = {"name": "store", "window": "77"}
 
-    done = new_outbox.press(admin, reason=REASON, **changes)
+    done = new_outbox.press(ada, reason=REASON, **changes)
 
     added = Outbox.objects.get()
     assert done.status_code == 302

@@ -37,12 +37,11 @@ from apps.poison.models import Poison, Problem, Skip
 from apps.redelivery.models import Delivery, Endpoint
 from apps.redelivery.services.request_acceptance import accept
 from apps.team.models import ApiKey, User
-from apps.team.rights import Principal, Role
+from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.operation_states import Verb
 from tests import published_reports
 from tests.failure_report_builders import capture, count_up, counter, failure, poisons
-from tests.integration.dashboard.conftest import SignIn
 from tests.integration.outbox.conftest import broker_address, outbox, outbox_database
 from tests.integration.outbox.outbox_builders import outbox_at
 from tests.integration.redelivery import endpoint_and_delivery_builders as redelivery
@@ -184,11 +183,6 @@ def shows_a_missing_figure(answer: Any) -> bool:
 
 
 @pytest.fixture
-def admin(sign_in: SignIn) -> Client:
-    return sign_in(Role.ADMIN, reads_bodies=True)
-
-
-@pytest.fixture
 def delivery(db: None, now: datetime) -> None:
     """Store a request to an endpoint, whose topic is older than that of others."""
     failed = redelivery.request(redelivery.BROKEN)
@@ -204,7 +198,7 @@ def registered_outbox(
 
 @pytest.fixture
 def lived_in(
-    admin: Client,
+    ada: Client,
     delivery: None,
     registered_outbox: None,
     orders: Topic,
@@ -226,7 +220,7 @@ def lived_in(
         run(confirm(operator, decision, now), now)
     for verb in (Verb.REDRIVE, Verb.DROP):
         data = {"verb": verb, "q": "is:open", "everything": "1"}
-        admin.post("/operations/preview", data)
+        ada.post("/operations/preview", data)
     added(now, "1-0", topic=orders)
     position = BookmarkPosition.objects.create(
         topic=orders,
@@ -262,15 +256,15 @@ def empty(db: None) -> None:
 @pytest.mark.parametrize("state", ["lived_in", "without_lane", "empty"])
 @pytest.mark.parametrize("htmx", [False, True])
 def test_every_page_is_shown_when_all_counts_time_out(
-    admin: Client, request: pytest.FixtureRequest, state: str, htmx: bool
+    ada: Client, request: pytest.FixtureRequest, state: str, htmx: bool
 ) -> None:
     request.getfixturevalue(state)
     headers = {"HX-Request": "true"} if htmx else {}
 
     for path in pages():
-        usual = admin.get(path, headers=headers)
+        usual = ada.get(path, headers=headers)
         with slow(lambda _: True) as figures:
-            answer = admin.get(path, headers=headers)
+            answer = ada.get(path, headers=headers)
 
         assert answer.status_code == usual.status_code < 500, path
         if state == "lived_in" and figures.missing and is_page(answer):
@@ -278,17 +272,17 @@ def test_every_page_is_shown_when_all_counts_time_out(
 
 
 def test_each_count_of_the_product_that_timed_out_is_marked_on_its_page(
-    admin: Client, lived_in: None
+    ada: Client, lived_in: None
 ) -> None:
     checked_count, counted = 0, set[tuple[str, int]]()
     for path in pages():
         with slow(lambda _: False) as figures:
-            usual = admin.get(path)
+            usual = ada.get(path)
         assert not (is_page(usual) and shows_a_missing_figure(usual))
         counted |= {*figures.places}
         for turn, place in enumerate(figures.places):
             with slow(partial(eq, turn)) as one:
-                answer = admin.get(path)
+                answer = ada.get(path)
 
             assert answer.status_code == usual.status_code, (path, place)
             if one.missing and is_page(answer):
@@ -316,9 +310,9 @@ def calls() -> Iterator[tuple[str, int, int]]:
                 yield where, node.lineno, node.end_lineno or node.lineno
 
 
-def test_a_list_that_was_not_counted_is_a_list(admin: Client, lived_in: None) -> None:
+def test_a_list_that_was_not_counted_is_a_list(ada: Client, lived_in: None) -> None:
     with slow(lambda _: True):
-        page = admin.get("/messages?q=is:open").content.decode()
+        page = ada.get("/messages?q=is:open").content.decode()
 
     assert f"{HINT} messages" in page
     assert page.count("data-key=") >= 3

@@ -25,11 +25,6 @@ HOSTILE = b"<script>alert(1)</script>\xe2\x80\xae"
 
 
 @pytest.fixture
-def admin(sign_in: SignIn) -> Client:
-    return sign_in(Role.ADMIN, reads_bodies=True)
-
-
-@pytest.fixture
 def topic() -> Topic:
     broker = Broker.objects.create(
         name="ours", kind="redis_streams", url="redis://127.0.0.1:9"
@@ -77,7 +72,7 @@ def policies_form(topic: Topic, **changes: str) -> dict[str, str]:
 
 
 def test_the_page_of_a_topic_shows_all_data_of_its_lane(
-    admin: Client, lane: Lane, now: datetime
+    ada: Client, lane: Lane, now: datetime
 ) -> None:
     Lane.objects.update(
         mode=Mode.CAPTURE.value,
@@ -91,7 +86,7 @@ def test_the_page_of_a_topic_shows_all_data_of_its_lane(
         topic=lane.topic, bookmark="9-0", reason="too large", size=10, seen_at=now
     )
 
-    page = words(get(admin, f"/topics/{lane.topic_id}"))
+    page = words(get(ada, f"/topics/{lane.topic_id}"))
 
     for said in (
         "capture: dead letters are kept here",
@@ -112,13 +107,13 @@ def test_the_page_of_a_topic_shows_all_data_of_its_lane(
     ],
 )
 def test_a_lane_in_trouble_is_shown_on_every_page_with_lanes(
-    admin: Client, lane: Lane, state: str, pill: str, remedy: str
+    ada: Client, lane: Lane, state: str, pill: str, remedy: str
 ) -> None:
     detail = "There is no queue orders-poison."
     Lane.objects.update(state=state, detail=detail, seen_at=clock.now())
 
-    topic = words(get(admin, f"/topics/{lane.topic_id}"))
-    pages = [words(get(admin, path)) for path in ("/", "/topics", "/brokers")]
+    topic = words(get(ada, f"/topics/{lane.topic_id}"))
+    pages = [words(get(ada, path)) for path in ("/", "/topics", "/brokers")]
 
     assert detail in topic
     assert remedy in topic
@@ -139,16 +134,16 @@ def by_convention() -> Topic:
 
 
 def test_a_queue_that_is_made_later_is_said_to_be_missing_and_is_no_trouble(
-    admin: Client, lane: Lane
+    ada: Client, lane: Lane
 ) -> None:
     detail = "There is no queue orders-poison yet."
     Lane.objects.update(
         state="expected", detail=detail, depth=None, seen_at=clock.now()
     )
 
-    topic = words(get(admin, f"/topics/{lane.topic_id}"))
+    topic = words(get(ada, f"/topics/{lane.topic_id}"))
     overview, topics, brokers_ = (
-        words(get(admin, path)) for path in ("/", "/topics", "/brokers")
+        words(get(ada, path)) for path in ("/", "/topics", "/brokers")
     )
 
     assert detail in topic
@@ -161,14 +156,14 @@ def test_a_queue_that_is_made_later_is_said_to_be_missing_and_is_no_trouble(
 
 
 def test_a_topic_shows_and_takes_the_queue_of_the_convention(
-    admin: Client, by_convention: Topic
+    ada: Client, by_convention: Topic
 ) -> None:
     path = f"/topics/{by_convention.pk}"
 
-    before = words(get(admin, path))
-    mode_page = words(get(admin, f"{path}/mode?mode=observe"))
-    post(admin, f"{path}/mode", 302, mode="observe")
-    after = words(get(admin, path))
+    before = words(get(ada, path))
+    mode_page = words(get(ada, f"{path}/mode?mode=observe"))
+    post(ada, f"{path}/mode", 302, mode="observe")
+    after = words(get(ada, path))
 
     assert "No queue is set: failures" in before
     assert "By convention it is mail-poison" in before
@@ -179,16 +174,16 @@ def test_a_topic_shows_and_takes_the_queue_of_the_convention(
 
 
 def test_the_queue_of_the_convention_can_be_changed_and_taken_away(
-    admin: Client, by_convention: Topic
+    ada: Client, by_convention: Topic
 ) -> None:
     Topic.objects.update(dead_letter_queue="mail-poison")
     path = f"/topics/{by_convention.pk}"
     form = {"max_dequeue_count": "5", "visibility_timeout": "60"}
 
-    page = get(admin, f"{path}/policies")
-    post(admin, f"{path}/policies", 302, dead_letter_queue="failed", **form)
-    named = words(get(admin, path))
-    post(admin, f"{path}/policies", 302, dead_letter_queue="", **form)
+    page = get(ada, f"{path}/policies")
+    post(ada, f"{path}/policies", 302, dead_letter_queue="failed", **form)
+    named = words(get(ada, path))
+    post(ada, f"{path}/policies", 302, dead_letter_queue="", **form)
 
     assert 'value="mail-poison"' in page
     assert "By convention it is mail-poison. Leave it empty to watch none." in words(
@@ -200,18 +195,18 @@ def test_the_queue_of_the_convention_can_be_changed_and_taken_away(
 
 
 def test_a_topic_that_the_convention_leaves_without_a_queue_says_why(
-    admin: Client, by_convention: Topic
+    ada: Client, by_convention: Topic
 ) -> None:
     Topic.objects.update(native_name="mail-poison")
 
-    page = words(get(admin, f"/topics/{by_convention.pk}"))
+    page = words(get(ada, f"/topics/{by_convention.pk}"))
 
     assert "Mail-poison looks like one itself" in page
     assert "Observe…" not in page
 
 
 def test_a_lane_of_an_invisible_topic_raises_no_alarm(
-    admin: Client, lane: Lane, now: datetime
+    ada: Client, lane: Lane, now: datetime
 ) -> None:
     Lane.objects.update(state="missing", seen_at=now)
     anna, eve = (
@@ -233,11 +228,11 @@ def test_a_lane_of_an_invisible_topic_raises_no_alarm(
     ("state", "depth"), [("running", "312"), ("holding", "312"), ("away", "—")]
 )
 def test_the_depth_of_the_dead_letter_queue_is_told_in_lists(
-    admin: Client, lane: Lane, state: str, depth: str
+    ada: Client, lane: Lane, state: str, depth: str
 ) -> None:
     Lane.objects.update(state=state, seen_at=clock.now())
 
-    pages = [get(admin, path) for path in ("/", "/topics")]
+    pages = [get(ada, path) for path in ("/", "/topics")]
 
     for page in pages:
         _, _, cell = page.partition('data-label="dead letters">')
@@ -246,12 +241,12 @@ def test_the_depth_of_the_dead_letter_queue_is_told_in_lists(
         assert ">Consumer lag</a></th>" in page
 
 
-def test_a_mode_is_reviewed_then_set_with_a_reason(admin: Client, lane: Lane) -> None:
+def test_a_mode_is_reviewed_then_set_with_a_reason(ada: Client, lane: Lane) -> None:
     path = f"/topics/{lane.topic_id}/mode"
 
-    page = words(get(admin, f"{path}?mode=capture"))
-    refused = words(post(admin, path, 422, mode="capture", reason=" "))
-    place = post(admin, path, 302, mode="capture", reason="we take over")
+    page = words(get(ada, f"{path}?mode=capture"))
+    refused = words(post(ada, path, 422, mode="capture", reason=" "))
+    place = post(ada, path, 302, mode="capture", reason="we take over")
 
     entry = Entry.objects.get(action="lane.set")
     assert "312" in page
@@ -263,30 +258,30 @@ def test_a_mode_is_reviewed_then_set_with_a_reason(admin: Client, lane: Lane) ->
     assert (entry.subject, entry.reason) == ("lane:orders", "we take over")
 
 
-def test_a_tee_needs_its_queue(admin: Client, lane: Lane) -> None:
+def test_a_tee_needs_its_queue(ada: Client, lane: Lane) -> None:
     path = f"/topics/{lane.topic_id}/mode"
 
     refused = [
-        post(admin, path, 422, mode="tee", reason="r", tee_queue=queue)
+        post(ada, path, 422, mode="tee", reason="r", tee_queue=queue)
         for queue in ("", "orders", "orders-poison")
     ]
-    post(admin, path, 302, mode="tee", reason="r", tee_queue="copies")
-    page = words(get(admin, f"/topics/{lane.topic_id}"))
-    post(admin, path, 302, mode="observe")
+    post(ada, path, 302, mode="tee", reason="r", tee_queue="copies")
+    page = words(get(ada, f"/topics/{lane.topic_id}"))
+    post(ada, path, 302, mode="observe")
 
     assert all('aria-invalid="true"' in page for page in refused)
     assert "with a copy to copies" in page
     assert (Lane.objects.get().mode, Lane.objects.get().tee_queue) == ("observe", "")
 
 
-def test_a_topic_without_a_lane_gets_one(admin: Client, topic: Topic) -> None:
-    page = words(get(admin, f"/topics/{topic.pk}"))
+def test_a_topic_without_a_lane_gets_one(ada: Client, topic: Topic) -> None:
+    page = words(get(ada, f"/topics/{topic.pk}"))
     looks = {
-        mode: words(get(admin, f"/topics/{topic.pk}/mode?mode={mode}"))
+        mode: words(get(ada, f"/topics/{topic.pk}/mode?mode={mode}"))
         for mode in ("observe", "capture", "tee")
     }
 
-    post(admin, f"/topics/{topic.pk}/mode", 302, mode="observe")
+    post(ada, f"/topics/{topic.pk}/mode", 302, mode="observe")
 
     assert "none: the queue is not read" in page
     assert all("not looked at yet" in look for look in looks.values())
@@ -294,34 +289,34 @@ def test_a_topic_without_a_lane_gets_one(admin: Client, topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("mode", ["", "steal", "<script>"])
-def test_an_unknown_mode_is_refused(admin: Client, lane: Lane, mode: str) -> None:
+def test_an_unknown_mode_is_refused(ada: Client, lane: Lane, mode: str) -> None:
     for answer in (
-        admin.get(f"/topics/{lane.topic_id}/mode", {"mode": mode}),
-        admin.post(f"/topics/{lane.topic_id}/mode", {"mode": mode}),
+        ada.get(f"/topics/{lane.topic_id}/mode", {"mode": mode}),
+        ada.post(f"/topics/{lane.topic_id}/mode", {"mode": mode}),
     ):
         assert answer.status_code == 422
 
 
-def test_a_topic_without_a_dead_letter_queue_has_no_mode(admin: Client) -> None:
+def test_a_topic_without_a_dead_letter_queue_has_no_mode(ada: Client) -> None:
     topic = Topic.objects.create(name="told", native_name="told")
 
-    page = words(get(admin, f"/topics/{topic.pk}"))
-    get(admin, f"/topics/{topic.pk}/mode?mode=capture", 404)
-    answer = admin.post(f"/topics/{topic.pk}/mode", {"mode": "observe"})
+    page = words(get(ada, f"/topics/{topic.pk}"))
+    get(ada, f"/topics/{topic.pk}/mode?mode=capture", 404)
+    answer = ada.post(f"/topics/{topic.pk}/mode", {"mode": "observe"})
 
     assert "No queue is set: failures" in page
     assert answer.status_code == 409
     assert Lane.objects.count() == 0
 
 
-def test_a_lane_is_paused_and_resumed(admin: Client, lane: Lane) -> None:
+def test_a_lane_is_paused_and_resumed(ada: Client, lane: Lane) -> None:
     path = f"/topics/{lane.topic_id}/pause"
 
-    post(admin, path, 302, pause="1")
-    paused = words(get(admin, f"/topics/{lane.topic_id}"))
-    post(admin, path, 302, resume="1")
-    resumed = words(get(admin, f"/topics/{lane.topic_id}"))
-    nothing = admin.get(path)
+    post(ada, path, 302, pause="1")
+    paused = words(get(ada, f"/topics/{lane.topic_id}"))
+    post(ada, path, 302, resume="1")
+    resumed = words(get(ada, f"/topics/{lane.topic_id}"))
+    nothing = ada.get(path)
 
     assert "Resume" in paused
     assert "Pause" in resumed
@@ -335,7 +330,7 @@ def test_a_lane_is_paused_and_resumed(admin: Client, lane: Lane) -> None:
     ]
 
 
-def test_policies_are_filled_in_and_shown(admin: Client, topic: Topic) -> None:
+def test_policies_are_filled_in_and_shown(ada: Client, topic: Topic) -> None:
     path = f"/topics/{topic.pk}/policies"
     form = policies_form(
         topic,
@@ -348,10 +343,10 @@ def test_policies_are_filled_in_and_shown(admin: Client, topic: Topic) -> None:
         reason="ours now",
     )
 
-    blank = get(admin, path)
-    post(admin, path, 302, **form)
-    page = get(admin, f"/topics/{topic.pk}")
-    again = get(admin, path)
+    blank = get(ada, path)
+    post(ada, path, 302, **form)
+    page = get(ada, f"/topics/{topic.pk}")
+    again = get(ada, path)
 
     assert 'name="visibility_timeout" value="60"' in blank
     assert "30 s" in words(page)
@@ -363,7 +358,7 @@ def test_policies_are_filled_in_and_shown(admin: Client, topic: Topic) -> None:
 
 
 def test_a_topic_of_requests_is_set_up_in_its_form_and_its_pages_say_so(
-    admin: Client, lane: Lane
+    ada: Client, lane: Lane
 ) -> None:
     topic = lane.topic
     path = f"/topics/{topic.pk}"
@@ -371,14 +366,14 @@ def test_a_topic_of_requests_is_set_up_in_its_form_and_its_pages_say_so(
     queue = topic.native_name
     form = policies_form(topic, request_endpoints="stock-* , other")
 
-    wrong = post(admin, f"{path}/policies", 422, **form)
-    post(admin, f"{path}/policies", 302, **{**form, "dead_letter_queue": queue})
-    page = get(admin, path)
-    again = get(admin, f"{path}/policies")
-    ask = get(admin, f"{path}/mode?mode=capture")
-    of_endpoint = get(admin, f"/endpoints/{stock.pk}")
+    wrong = post(ada, f"{path}/policies", 422, **form)
+    post(ada, f"{path}/policies", 302, **{**form, "dead_letter_queue": queue})
+    page = get(ada, path)
+    again = get(ada, f"{path}/policies")
+    ask = get(ada, f"{path}/mode?mode=capture")
+    of_endpoint = get(ada, f"/endpoints/{stock.pk}")
     Lane.objects.update(mode="capture", captured=13)
-    captured = get(admin, path)
+    captured = get(ada, path)
 
     assert 'name="dead_letter_queue"' in wrong
     assert 'value="stock-* , other"' in wrong
@@ -390,7 +385,7 @@ def test_a_topic_of_requests_is_set_up_in_its_form_and_its_pages_say_so(
     assert f'href="{path}">orders</a>' in of_endpoint
     assert "its lane takes nothing" in words(of_endpoint)
     assert "each message becomes a delivery" in words(captured)
-    assert "its lane takes nothing" not in words(get(admin, f"/endpoints/{stock.pk}"))
+    assert "its lane takes nothing" not in words(get(ada, f"/endpoints/{stock.pk}"))
 
 
 @pytest.mark.parametrize(
@@ -411,10 +406,10 @@ def test_a_topic_of_requests_is_set_up_in_its_form_and_its_pages_say_so(
     ],
 )
 def test_an_invalid_policy_shows_the_error_beside_its_field(
-    admin: Client, topic: Topic, change: dict[str, str], field: str
+    ada: Client, topic: Topic, change: dict[str, str], field: str
 ) -> None:
     page = post(
-        admin, f"/topics/{topic.pk}/policies", 422, **policies_form(topic, **change)
+        ada, f"/topics/{topic.pk}/policies", 422, **policies_form(topic, **change)
     )
 
     before, _, after = page.partition(f'name="{field}"' if field else 'role="alert"')
@@ -432,7 +427,7 @@ def test_an_invalid_policy_shows_the_error_beside_its_field(
     ],
 )
 def test_only_the_limits_that_its_kind_goes_by_are_shown_and_kept(
-    admin: Client, topic: Topic, kind: str, url: str, limits: set[str]
+    ada: Client, topic: Topic, kind: str, url: str, limits: set[str]
 ) -> None:
     pytest.importorskip(f"apps.brokers.adapters.{kind}")
     Broker.objects.update(kind=kind, url=url)
@@ -441,11 +436,11 @@ def test_only_the_limits_that_its_kind_goes_by_are_shown_and_kept(
         topic, max_dequeue_count="7", visibility_timeout="90", owner="A"
     )
 
-    own, blank = words(get(admin, f"/topics/{topic.pk}")), get(admin, path)
+    own, blank = words(get(ada, f"/topics/{topic.pk}")), get(ada, path)
     left_out = {name: form.pop(name) for name in LIMITS - limits}
-    post(admin, path, 302, **form)
+    post(ada, path, 302, **form)
     saved = Topic.objects.get()
-    post(admin, path, 302, **form, **left_out)
+    post(ada, path, 302, **form, **left_out)
 
     assert {name for name in LIMITS if f'name="{name}"' in blank} == limits
     assert ("Max dequeue count" in own) is ("max_dequeue_count" in limits)
@@ -456,7 +451,7 @@ def test_only_the_limits_that_its_kind_goes_by_are_shown_and_kept(
     assert Entry.objects.filter(action="topic.altered").count() == 1
 
 
-def test_a_host_json_is_pasted_where_the_kind_has_one(admin: Client) -> None:
+def test_a_host_json_is_pasted_where_the_kind_has_one(ada: Client) -> None:
     pytest.importorskip("apps.brokers.adapters.azure_queue.adapter")
     broker = Broker.objects.create(
         name="azure", kind="azure_queue", url="UseDevelopmentStorage=true"
@@ -471,11 +466,11 @@ def test_a_host_json_is_pasted_where_the_kind_has_one(admin: Client) -> None:
     pasted = """{"extensions": {"queues": {  // as the portal shows it
         "maxDequeueCount": 7, "visibilityTimeout": "00:00:10", "batchSize": 8}}}"""
 
-    offered = get(admin, path)
+    offered = get(ada, path)
     refused = post(
-        admin, path, 422, **policies_form(topic, host_json='{"version": "2.0"}')
+        ada, path, 422, **policies_form(topic, host_json='{"version": "2.0"}')
     )
-    post(admin, path, 302, **policies_form(topic, host_json=pasted))
+    post(ada, path, 302, **policies_form(topic, host_json=pasted))
 
     saved = Topic.objects.get(pk=topic.pk)
     assert 'name="host_json"' in offered
@@ -485,14 +480,14 @@ def test_a_host_json_is_pasted_where_the_kind_has_one(admin: Client) -> None:
 
 
 def test_samples_are_revealed_by_a_post_of_a_reader_of_bodies(
-    admin: Client, sign_in: SignIn, lane: Lane, now: datetime
+    ada: Client, sign_in: SignIn, lane: Lane, now: datetime
 ) -> None:
     sample(lane.topic, now)
     path = f"/topics/{lane.topic_id}/samples"
 
-    link = get(admin, f"/topics/{lane.topic_id}")
-    before = words(get(admin, path))
-    after = words(post(admin, path, 200))
+    link = get(ada, f"/topics/{lane.topic_id}")
+    before = words(get(ada, path))
+    after = words(post(ada, path, 200))
     refused = sign_in(Role.ADMIN).post(path)
 
     entry = Entry.objects.get(action="body.revealed")
@@ -513,7 +508,7 @@ def test_samples_are_revealed_by_a_post_of_a_reader_of_bodies(
     [HOSTILE, b"", b"\0\xff", b"{" * 5_000, b'{"a": 1e400}', b"9" * 5_000],
 )
 def test_nothing_that_a_sample_holds_breaks_its_page(
-    admin: Client, lane: Lane, now: datetime, start: bytes
+    ada: Client, lane: Lane, now: datetime, start: bytes
 ) -> None:
     sample(
         lane.topic,
@@ -525,13 +520,13 @@ def test_nothing_that_a_sample_holds_breaks_its_page(
         dequeue_count=None,
     )
 
-    page = post(admin, f"/topics/{lane.topic_id}/samples", 200)
+    page = post(ada, f"/topics/{lane.topic_id}/samples", 200)
 
     assert "<script>alert" not in page
 
 
-def test_a_page_without_samples_says_why(admin: Client, lane: Lane) -> None:
-    page = words(post(admin, f"/topics/{lane.topic_id}/samples", 200))
+def test_a_page_without_samples_says_why(ada: Client, lane: Lane) -> None:
+    page = words(post(ada, f"/topics/{lane.topic_id}/samples", 200))
 
     assert "None was seen" in page
     assert not Entry.objects.filter(action="body.revealed").exists()
@@ -558,36 +553,36 @@ def test_who_only_reads_sees_a_lane_and_changes_nothing(
 
 
 @pytest.mark.parametrize("path", ["mode?mode=capture", "policies", "samples"])
-def test_a_topic_that_is_not_there_is_a_404(admin: Client, path: str) -> None:
-    get(admin, f"/topics/12345/{path}", 404)
+def test_a_topic_that_is_not_there_is_a_404(ada: Client, path: str) -> None:
+    get(ada, f"/topics/12345/{path}", 404)
 
 
 def test_a_topic_whose_queue_was_taken_away_raises_no_alarm(
-    admin: Client, lane: Lane, now: datetime
+    ada: Client, lane: Lane, now: datetime
 ) -> None:
     Lane.objects.update(state="away", seen_at=now - 2 * LANE_LIVES)
     everybody = Principal(actor=Actor.system("test"), scopes=frozenset())
     alarmed = health.check(everybody, now=now)
     form = policies_form(lane.topic, dead_letter_queue="", reason="it is gone")
 
-    post(admin, f"/topics/{lane.pk}/policies", 302, **form)
+    post(ada, f"/topics/{lane.pk}/policies", 302, **form)
 
     quiet = health.check(everybody, now=now)
     assert [each.component for each in alarmed.alarms] == ["Lanes"]
     assert [each.component for each in quiet.alarms] == []
     assert quiet.statuses[0].state != "stopped"
-    assert "orders-poison" not in get(admin, "/positions")
-    ready = admin.get("/readyz").json()["dependencies"]
+    assert "orders-poison" not in get(ada, "/positions")
+    ready = ada.get("/readyz").json()["dependencies"]
     assert (ready["lanes"], ready["brokers"]) == ("up", {})
 
 
 def test_the_page_refuses_a_queue_that_another_topic_reads(
-    admin: Client, topic: Topic
+    ada: Client, topic: Topic
 ) -> None:
     other = Topic.objects.create(name="bills", native_name="bills", broker=topic.broker)
 
     page = post(
-        admin,
+        ada,
         f"/topics/{other.pk}/policies",
         422,
         **policies_form(other, dead_letter_queue="orders-poison"),
@@ -598,7 +593,7 @@ def test_the_page_refuses_a_queue_that_another_topic_reads(
 
 
 def test_the_page_of_a_topic_names_the_other_reader_of_its_queue(
-    admin: Client, topic: Topic
+    ada: Client, topic: Topic
 ) -> None:
     other = Topic.objects.create(
         name="bills",
@@ -608,8 +603,8 @@ def test_the_page_of_a_topic_names_the_other_reader_of_its_queue(
         shares_queue=True,
     )
 
-    warned = words(get(admin, f"/topics/{other.pk}"))
-    fine = words(get(admin, f"/topics/{topic.pk}"))
+    warned = words(get(ada, f"/topics/{other.pk}"))
+    fine = words(get(ada, f"/topics/{topic.pk}"))
 
     assert "The topic orders reads the dead-letter queue orders-poison, too" in warned
     assert "reads the dead-letter queue" not in fine
