@@ -56,6 +56,7 @@ from apps.team.rights import GRANTS, Principal, Role
 from tests.failure_report_builders import count_up, counter
 from tests.in_memory_queue_broker import SENT, Queues
 from tests.lane_crash_simulation import drain_all, draining, serving, topic_on_queues
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -66,22 +67,12 @@ TWO_SECONDS = 2.0 if os.environ.get("SOAK") else 60.0
 MINUTE = timedelta(minutes=1)
 
 
-class Hand:
-    """A timer that the test moves."""
-
-    def __init__(self) -> None:
-        self.at = 1_000.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
 @pytest.fixture
 def mail(broker: Queues) -> Topic:
     return topic_on_queues(clock.now(), mode=Mode.OBSERVE)
 
 
-def watching_lane(topic: Topic, now: datetime, timer: Hand) -> Observer:
+def watching_lane(topic: Topic, now: datetime, timer: ManualClock) -> Observer:
     lane = Lane.objects.possible().get(pk=topic.pk)
     return Observer(lane=lane, clock=lambda: now, timer=timer)
 
@@ -195,7 +186,7 @@ def test_observing_removes_nothing_and_counts_as_no_delivery(
         broker.put("mail-dead", b"%d" % number + b"x" * 5000, headers)
     before = broker.contents("mail-dead")
 
-    watching_lane(mail, now, Hand()).step()
+    watching_lane(mail, now, ManualClock()).step()
 
     lane = Lane.objects.get()
     assert broker.contents("mail-dead") == before
@@ -214,7 +205,7 @@ def test_no_sample_is_read_where_a_peek_changes_the_queue(
     broker.with_(peeks=False)
     broker.put("mail-dead", b"x")
 
-    watching_lane(mail, now, Hand()).step()
+    watching_lane(mail, now, ManualClock()).step()
 
     assert (Sample.objects.count(), Lane.objects.get().depth) == (0, 1)
 
@@ -222,17 +213,17 @@ def test_no_sample_is_read_where_a_peek_changes_the_queue(
 def test_samples_follow_the_queue_and_are_deleted_when_it_is_drained(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
-    timer = Hand()
+    timer = ManualClock()
     watch = watching_lane(mail, now, timer)
     broker.put("mail-dead", b"old")
     watch.step()
     broker.queues["mail-dead"].clear()
     broker.put("mail-dead", b"new")
 
-    timer.at += depth_polling.POLL_INTERVAL
+    timer.now += depth_polling.POLL_INTERVAL
     watch.step()
     soon = [bytes(s.start) for s in Sample.objects.all()]
-    timer.at += observe_only_lane.SAMPLE_INTERVAL
+    timer.now += observe_only_lane.SAMPLE_INTERVAL
     watch.step()
     later = [bytes(s.start) for s in Sample.objects.all()]
     draining(mail, now).close()
@@ -244,7 +235,7 @@ def test_samples_follow_the_queue_and_are_deleted_when_it_is_drained(
 def test_the_rate_of_an_observed_queue_is_that_of_its_growth(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
-    timer = Hand()
+    timer = ManualClock()
     watch = watching_lane(mail, now, timer)
     rates = []
     for number in (100, 5, 2):
@@ -252,8 +243,8 @@ def test_the_rate_of_an_observed_queue_is_that_of_its_growth(
             broker.put("mail-dead", b"x")
         watch.step()
         rates.append(Lane.objects.get().rate)
-        timer.at += depth_polling.POLL_INTERVAL
-    timer.at += 60
+        timer.now += depth_polling.POLL_INTERVAL
+    timer.now += 60
     watch.step()
 
     # Earlier letters are no rate. The row has the depth of before the poll.
@@ -515,12 +506,12 @@ def test_the_row_tells_what_was_captured_and_how_fast(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     Lane.objects.update(mode=Mode.CAPTURE.value)
-    timer = Hand()
+    timer = ManualClock()
     with draining(mail, now, timer) as work:
         for _ in range(3):
             broker.put("mail-dead", b"x")
         work.step()
-        timer.at += 61
+        timer.now += 61
         broker.put("mail-dead", b"x")
         work.step()
 
@@ -579,7 +570,7 @@ def test_a_lane_is_running_again_once_the_letter_of_a_refused_copy_left(
     Lane.objects.update(mode=Mode.TEE.value, tee_queue="copies")
     broker.answer = lambda _: PublishOutcome(kind=OutcomeKind.REFUSED, detail="No.")
     broker.put("mail-dead", b"x")
-    timer, at = Hand(), [now]
+    timer, at = ManualClock(), [now]
     lane = Lane.objects.possible().get(pk=mail.pk)
     with Drain(lane=lane, clock=lambda: at[0], timer=timer) as work:
         work.step()
@@ -587,7 +578,7 @@ def test_a_lane_is_running_again_once_the_letter_of_a_refused_copy_left(
         broker.queues["mail-dead"].clear()
         at[0] += timedelta(seconds=dead_letter_drain.HELD_FOR + 1)
         for _ in range(3):
-            timer.at += depth_polling.POLL_INTERVAL + 1
+            timer.now += depth_polling.POLL_INTERVAL + 1
             work.step()
 
     assert (state, Lane.objects.get().state) == ("holding", "running")
@@ -598,14 +589,14 @@ def test_a_held_letter_removed_by_another_program_leaves_the_list(
 ) -> None:
     Lane.objects.update(mode=Mode.CAPTURE.value)
     settings.POISONWEB_BODY_LIMIT = 3
-    timer = Hand()
+    timer = ManualClock()
     with draining(mail, now, timer) as work:
         for body in (b"large", b"larger"):
             broker.put("mail-dead", body)
         work.step()
         both = HeldDeadLetter.objects.count()
         broker.queues["mail-dead"].pop(0)
-        timer.at += depth_polling.POLL_INTERVAL
+        timer.now += depth_polling.POLL_INTERVAL
         work.step()
 
     assert (both, HeldDeadLetter.objects.get().size) == (2, 6)
@@ -645,13 +636,13 @@ def test_a_held_letter_is_listed_until_it_stops_coming_back(
 def test_a_slow_postgres_gets_smaller_batches(
     broker: Queues, mail: Topic, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timer, sizes, write = Hand(), [], services.write
+    timer, sizes, write = ManualClock(), [], services.write
 
     def slow(
         *, occurrences: Sequence[Occurrence], now: datetime
     ) -> list[CaptureAnswer]:
         sizes.append(len(occurrences))
-        timer.at += 3
+        timer.now += 3
         return write(occurrences=occurrences, now=now)
 
     monkeypatch.setattr(services, "write", slow)
@@ -731,7 +722,7 @@ def test_batches_shrink_and_grow_within_their_bounds() -> None:
 
 
 def test_an_idle_lane_polls_less_and_less_often() -> None:
-    timer = Hand()
+    timer = ManualClock()
     polling = Polling(longest=15.0, timer=timer)
     random.seed(1)
 
@@ -740,7 +731,7 @@ def test_an_idle_lane_polls_less_and_less_often() -> None:
         polling.adjust(is_active=False)
         pauses.append(polling.seconds_left())
         assert not polling.is_due()
-        timer.at += pauses[-1]
+        timer.now += pauses[-1]
         assert polling.is_due()
     polling.adjust(is_active=True)
 
@@ -755,14 +746,14 @@ def test_a_lane_polls_in_intervals_only_where_reads_cost_money(
 ) -> None:
     broker.with_(polling_interval=15.0)
     Topic.objects.filter(pk=mail.pk).update(options={"maxPollingInterval": "00:00:03"})
-    timer = Hand()
+    timer = ManualClock()
     with draining(mail, now, timer) as work:
         for _ in range(20):
             work.step()
-            timer.at += 1.0
+            timer.now += 1.0
         idle = broker.reads
         broker.put("mail-dead", b"x")
-        timer.at += 3.0
+        timer.now += 3.0
         work.step()
         work.step()
 
@@ -772,13 +763,13 @@ def test_a_lane_polls_in_intervals_only_where_reads_cost_money(
 
 def test_a_lane_sends_heartbeats_between_two_polls(broker: Queues, mail: Topic) -> None:
     broker.with_(polling_interval=60.0)
-    timer, lives = Hand(), list[bool]()
+    timer, lives = ManualClock(), list[bool]()
     with draining(mail, clock.now(), timer) as work:
         asked_often = asks_in_a_minute(broker, work, timer)
         asked_seldom = asks_in_a_minute(broker, work, timer)
         for _ in range(30):
             Lane.objects.update(seen_at=None, state="away")
-            timer.at += depth_polling.POLL_INTERVAL
+            timer.now += depth_polling.POLL_INTERVAL
             work.step()
             lane = Lane.objects.get()
             lives.append(lane.seen_at is not None and lane.state == "running")
@@ -792,12 +783,12 @@ def test_an_observed_queue_is_polled_less_and_less_often_too(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     broker.with_(polling_interval=60.0, peeks=False)
-    timer = Hand()
+    timer = ManualClock()
     watch = watching_lane(mail, now, timer)
     first, then = (asks_in_a_minute(broker, watch, timer) for _ in "ab")
 
     broker.put("mail-dead", b"x")
-    timer.at += 60.0
+    timer.now += 60.0
     watch.step()
     wakened = asks_in_a_minute(broker, watch, timer)
 
@@ -805,11 +796,11 @@ def test_an_observed_queue_is_polled_less_and_less_often_too(
     assert Lane.objects.get().depth == 1
 
 
-def asks_in_a_minute(broker: Queues, work: LaneWork, timer: Hand) -> int:
+def asks_in_a_minute(broker: Queues, work: LaneWork, timer: ManualClock) -> int:
     """Let a lane work for a minute, and count the calls to its broker."""
     before = broker.call_count
     for _ in range(60):
-        timer.at += 1.0
+        timer.now += 1.0
         work.step()
     return broker.call_count - before
 
@@ -832,14 +823,14 @@ def test_an_invalid_interval_names_its_option(value: object) -> None:
 
 
 def test_a_rate_is_of_the_last_minute() -> None:
-    timer = Hand()
+    timer = ManualClock()
     rate = LaneRate(timer)
 
     rate.add(5)
-    timer.at += 59
+    timer.now += 59
     rate.add(2)
     both = rate.per_minute()
-    timer.at += 2
+    timer.now += 2
 
     assert (both, rate.per_minute()) == (7.0, 2.0)
 
@@ -851,7 +842,7 @@ def deliver(
     broker: Queues, topic: Topic, now: datetime, total: int, since: str = ""
 ) -> None:
     broker.delivered = Delivered(total=total, at=now, since=since)
-    watching_lane(topic, now, Hand()).step()
+    watching_lane(topic, now, ManualClock()).step()
 
 
 def counted() -> list[tuple[datetime, int, str]]:

@@ -25,6 +25,7 @@ from poisonguard.dedupe.once import Copy
 from poisonguard.readers.pika import PikaReader
 from poisonguard.readers.plain import PlainReader
 from poisonguard.readers.redis_streams import RedisStreamsReader
+from tests.manual_clock import ManualClock
 from tests.sdk.fake_poisonweb_server import Server
 from tests.sdk.guard_and_handler_builders import (
     REDRIVE,
@@ -525,14 +526,6 @@ def test_a_task_waits_for_the_copy_that_another_task_runs(
 # How much is remembered
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @given(
     events=st.lists(
         st.tuples(st.integers(0, 6), st.sampled_from([0, 1, 4])), max_size=60
@@ -541,7 +534,7 @@ class Clock:
 def test_the_last_messages_are_remembered_for_their_time(
     events: list[tuple[int, int]],
 ) -> None:
-    clock, window = Clock(), MemoryWindow(messages=3, age=10)
+    clock, window = ManualClock(now=0.0), MemoryWindow(messages=3, age=10)
     once = MemoryOnce(PlainReader(), window, clock=clock)
     expected: OrderedDict[int, float] = OrderedDict()
 

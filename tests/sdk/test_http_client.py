@@ -15,19 +15,11 @@ from poisonguard.server import http_client as clients
 from poisonguard.server.backoff import Backoff
 from poisonguard.server.http_client import GZIP_FROM, Client
 from poisonguard.server.server_sent_events import Event, parse
+from tests.manual_clock import ManualClock
 from tests.sdk.fake_poisonweb_server import KEY, Server, running
 from tests.waiting import wait_until
 
 OPEN = {"client_name": "billing-1", "sub_id": "eu", "topic": "orders"}
-
-
-class Hand:
-    """A timer that the test moves."""
-
-    at = 0.0
-
-    def __call__(self) -> float:
-        return self.at
 
 
 @pytest.fixture
@@ -275,20 +267,20 @@ def test_retry_after_is_honoured(server: Server, client: Client) -> None:
 def test_a_skip_list_may_be_read_again_a_second_after_a_503(
     server: Server,
 ) -> None:
-    hand = Hand()
-    with closing(Client([server.url], KEY, timer=hand)) as client:
+    clock = ManualClock(now=0.0)
+    with closing(Client([server.url], KEY, timer=clock)) as client:
         server.faults.answer(503, times=1, headers={"Retry-After": "30"})
         with pytest.raises(Away, match="503"):
             client.post("/positions/open", OPEN)
 
-        hand.at += 0.9
+        clock.now += 0.9
         with pytest.raises(Away, match="patience"):
             client.get("/skips", [("topic", "orders")])
-        hand.at += 0.2
+        clock.now += 0.2
         assert client.get("/skips", [("topic", "orders")])["skips"] == []
         with pytest.raises(Away, match="patience"):
             client.post("/positions/open", OPEN)
-        hand.at += 29.0
+        clock.now += 29.0
         assert client.post("/positions/open", OPEN)["epoch"] == 1
 
 

@@ -14,7 +14,7 @@ from apps.triage.services.pacing import HIGHEST_RATE, Pacer, at_once, require_ra
 SECONDS = 10
 
 
-class Clock:
+class SenderClock:
     """A time that passes only while the sender sleeps or works."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Sender:
     def __init__(self, rate: int | None, *, work: float) -> None:
         self.rate = rate
         self.work = work
-        self.clock = Clock()
+        self.clock = SenderClock()
         self.began = self.clock.now
         self.chance = random.Random(rate)
         self.handed_over: list[tuple[float, int]] = []

@@ -27,6 +27,7 @@ from tests.integration.outbox.test_sweeping_registered_outboxes import (
     is_in_state,
     sweeping,
 )
+from tests.manual_clock import ManualClock
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
 from tests.waiting import wait_until
 
@@ -55,14 +56,6 @@ def queues() -> Iterator[CountedQueues]:
     with adapted(broker):
         yield broker
         broker.answer_comes.set()
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 1_000.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 def outbox_with(**limits: Any) -> Outbox:
@@ -140,33 +133,33 @@ def test_lag_and_depth_both_count_where_both_have_a_limit(
 def test_a_topic_is_asked_about_again_after_some_seconds_the_oldest_first(
     queues: CountedQueues,
 ) -> None:
-    clock = Clock()
+    clock = ManualClock()
     watch = TopicBacklogWatch(outbox_with(most_depth=1), timer=clock)
     watch.note_topics(["a", "b"])
     assert watch.next_due() == "a"
     watch.ask("a")
-    clock.seconds += 1
+    clock.now += 1
     assert watch.next_due() == "b"
     watch.ask("b")
     assert watch.next_due() is None
-    clock.seconds += LOOK_SECONDS - 1
+    clock.now += LOOK_SECONDS - 1
     assert watch.next_due() == "a"
-    clock.seconds += 1
+    clock.now += 1
     assert watch.next_due() == "a"
     watch.ask("a")
     assert watch.next_due() == "b"
 
 
 def test_a_figure_that_is_too_old_slows_nothing(queues: CountedQueues) -> None:
-    clock = Clock()
+    clock = ManualClock()
     watch = TopicBacklogWatch(outbox_with(most_depth=1), timer=clock)
     queues.put("orders", b"body")
     watch.note_topics(["orders"])
     watch.ask("orders")
 
-    clock.seconds += FRESH_SECONDS
+    clock.now += FRESH_SECONDS
     assert watch.slowed()
-    clock.seconds += 0.1
+    clock.now += 0.1
     assert not watch.slowed()
 
 

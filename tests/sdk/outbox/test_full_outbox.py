@@ -14,6 +14,7 @@ import pytest
 from poisonguard import Misconfigured, OutboxFull
 from poisonguard.outbox import Outbox, OutboxLimits, TopicLimits, backlog_size
 from poisonguard.outbox.postgres_schema import schema
+from tests.manual_clock import ManualClock
 from tests.sdk.outbox.executed_statements import ExecutedStatements
 
 FIGURES = """
@@ -30,23 +31,15 @@ SET search_path = stopped, pg_catalog, public
 ROWS = OutboxLimits(rows=3)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    clock = ManualClock()
     monkeypatch.setattr(backlog_size, "clock", clock)
     return clock
 
 
 @pytest.fixture
-def connection(outbox_dsn: str, clock: Clock) -> Iterator[psycopg.Connection]:
+def connection(outbox_dsn: str, clock: ManualClock) -> Iterator[psycopg.Connection]:
     with psycopg.connect(outbox_dsn, autocommit=True) as connection:
         connection.execute(STOP_CLOCK)
         yield connection
@@ -57,7 +50,9 @@ def outbox(connection: psycopg.Connection) -> Callable[[OutboxLimits], Outbox]:
     return lambda limits: Outbox(connection, producer="shop", limits=limits)
 
 
-def put_until_full(outbox: Outbox, topic: str, clock: Clock, most: int = 9) -> int:
+def put_until_full(
+    outbox: Outbox, topic: str, clock: ManualClock, most: int = 9
+) -> int:
     """Put messages a second apart; return how many were taken."""
     for number in range(most):
         clock.now += 1
@@ -69,7 +64,7 @@ def put_until_full(outbox: Outbox, topic: str, clock: Clock, most: int = 9) -> i
 
 
 def test_rows_that_wait_are_limited(
-    outbox: Callable[[OutboxLimits], Outbox], clock: Clock
+    outbox: Callable[[OutboxLimits], Outbox], clock: ManualClock
 ) -> None:
     assert put_until_full(outbox(ROWS), "orders", clock) == 3
 
@@ -84,7 +79,7 @@ def test_rows_that_wait_are_limited(
 
 
 def test_bytes_that_wait_are_limited(
-    outbox: Callable[[OutboxLimits], Outbox], clock: Clock
+    outbox: Callable[[OutboxLimits], Outbox], clock: ManualClock
 ) -> None:
     limits = OutboxLimits(topics={"orders": TopicLimits(bytes=14)})
 
@@ -99,7 +94,7 @@ def test_bytes_that_wait_are_limited(
 def test_the_age_of_the_oldest_row_is_limited(
     connection: psycopg.Connection,
     outbox: Callable[[OutboxLimits], Outbox],
-    clock: Clock,
+    clock: ManualClock,
 ) -> None:
     limits = OutboxLimits(each_topic=TopicLimits(age=timedelta(minutes=5)))
     assert put_until_full(outbox(limits), "orders", clock, most=2) == 2
@@ -143,7 +138,7 @@ def test_a_row_of_no_age_ends_no_transaction(
 def test_what_no_longer_waits_makes_room(
     connection: psycopg.Connection,
     outbox: Callable[[OutboxLimits], Outbox],
-    clock: Clock,
+    clock: ManualClock,
     mark: str,
 ) -> None:
     assert put_until_full(outbox(ROWS), "orders", clock) == 3
@@ -156,7 +151,7 @@ def test_what_no_longer_waits_makes_room(
 def test_fresh_figures_of_the_sweeper_decide(
     connection: psycopg.Connection,
     outbox: Callable[[OutboxLimits], Outbox],
-    clock: Clock,
+    clock: ManualClock,
 ) -> None:
     connection.execute(FIGURES, ["bills", 2, 10, "1s", "0s"])
     connection.execute(FIGURES, ["orders", 1, 10, "1s", "300ms"])
@@ -174,7 +169,7 @@ def test_fresh_figures_of_the_sweeper_decide(
 def test_figures_that_are_too_old_or_of_the_future_are_replaced_by_a_count(
     connection: psycopg.Connection,
     outbox: Callable[[OutboxLimits], Outbox],
-    clock: Clock,
+    clock: ManualClock,
     age: str,
 ) -> None:
     connection.execute(FIGURES, ["orders", 1_000, 10, "1s", age])
@@ -185,7 +180,7 @@ def test_figures_that_are_too_old_or_of_the_future_are_replaced_by_a_count(
 def test_a_count_that_was_cut_short_does_not_hide_former_figures(
     connection: psycopg.Connection,
     outbox: Callable[[OutboxLimits], Outbox],
-    clock: Clock,
+    clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backlog_size, "COUNTED_ROWS", 2)
@@ -200,7 +195,7 @@ def test_a_count_that_was_cut_short_does_not_hide_former_figures(
 
 
 def test_a_process_reads_figures_once_a_second(
-    outbox_dsn: str, connection: psycopg.Connection, clock: Clock
+    outbox_dsn: str, connection: psycopg.Connection, clock: ManualClock
 ) -> None:
     statements, numbers = ExecutedStatements(connection), []
 
@@ -218,7 +213,7 @@ def test_a_process_reads_figures_once_a_second(
 
 
 def test_figures_of_a_sweeper_are_used_until_they_are_a_second_old(
-    connection: psycopg.Connection, clock: Clock
+    connection: psycopg.Connection, clock: ManualClock
 ) -> None:
     connection.execute(FIGURES, ["orders", 1, 10, "1s", "700ms"])
     statements, numbers = ExecutedStatements(connection), []
@@ -243,7 +238,7 @@ def test_no_limit_reads_no_figures(connection: psycopg.Connection) -> None:
 
 
 def test_outboxes_of_two_schemas_have_figures_of_their_own(
-    connection: psycopg.Connection, clock: Clock
+    connection: psycopg.Connection, clock: ManualClock
 ) -> None:
     outbox = Outbox(connection, producer="shop", limits=ROWS)
     assert put_until_full(outbox, "orders", clock) == 3
@@ -257,7 +252,7 @@ def test_outboxes_of_two_schemas_have_figures_of_their_own(
 
 
 def test_threads_share_figures_and_none_waits_for_another(
-    outbox_dsn: str, clock: Clock
+    outbox_dsn: str, clock: ManualClock
 ) -> None:
     errors, puts = list[BaseException](), list[str]()
 

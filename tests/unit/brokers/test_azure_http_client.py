@@ -198,7 +198,7 @@ def test_one_timeout_ends_a_window_when_azure_hangs(
     assert len(pretender.requests) <= kinds[OutcomeKind.UNKNOWN] <= 64
 
 
-class Clock:
+class ReaderClock:
     """A time that passes only in sleeps."""
 
     now = 1_000.0
@@ -211,14 +211,14 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> ReaderClock:
+    clock = ReaderClock()
     monkeypatch.setattr(azure_reader, "time", clock)
     return clock
 
 
 def test_an_empty_queue_is_polled_less_and_less_often(
-    pretender: Pretender, clock: Clock
+    pretender: Pretender, clock: ReaderClock
 ) -> None:
     options = {"maxPollingInterval": "00:00:10"}
     topic = TopicSettings(topic="orders", options=options)
@@ -233,7 +233,7 @@ def test_an_empty_queue_is_polled_less_and_less_often(
 
 
 def test_an_empty_queue_is_polled_at_its_max_polling_interval(
-    pretender: Pretender, clock: Clock
+    pretender: Pretender, clock: ReaderClock
 ) -> None:
     options = {"maxPollingInterval": 0.1}
     topic = TopicSettings(topic="orders", options=options)

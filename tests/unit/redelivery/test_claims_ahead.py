@@ -26,6 +26,7 @@ from apps.redelivery.sending.result_recorder import ResultRecorder
 from apps.redelivery.sending.shared_sender_resources import SharedSenderResources
 from apps.redelivery.services import attempt_results, delivery_claims
 from poisonguard.locks.postgres import PostgresLocks
+from tests.manual_clock import ManualClock
 from tests.unit.redelivery.scripted_back_end import (
     LOOPBACK,
     Script,
@@ -47,19 +48,10 @@ def _loopback_allowed() -> Iterator[None]:
         yield
 
 
-class SteadyClock:
-    """A clock that does not run while the machine stalls."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> SteadyClock:
-    clock = SteadyClock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """Let no time pass while the machine stalls."""
+    clock = ManualClock()
     monkeypatch.setattr(calls_and_claims_ahead, "monotonic", clock)
     return clock
 
@@ -173,7 +165,7 @@ def ids(these: Sequence[ClaimedDelivery] | Sequence[EndedAttempt]) -> set[uuid.U
     }
 
 
-async def warm_up(stage: Stage, clock: SteadyClock, *, concurrency: int) -> None:
+async def warm_up(stage: Stage, clock: ManualClock, *, concurrency: int) -> None:
     """Let as many calls end as open the whole window where they succeed."""
     assert stage.calls.numbers_to_claim() == (1, 0)
     while stage.calls.pace.window < concurrency:
@@ -183,7 +175,7 @@ async def warm_up(stage: Stage, clock: SteadyClock, *, concurrency: int) -> None
 
 
 def test_more_is_claimed_ahead_once_calls_succeed_at_full_concurrency(
-    clock: SteadyClock,
+    clock: ManualClock,
 ) -> None:
     async def act(stage: Stage) -> None:
         await warm_up(stage, clock, concurrency=2)
@@ -211,7 +203,7 @@ def test_more_is_claimed_ahead_once_calls_succeed_at_full_concurrency(
     ],
 )
 def test_nothing_is_claimed_ahead_of_failures_a_rate_or_the_slow_start(
-    clock: SteadyClock, script: Script, settings: dict[str, Any]
+    clock: ManualClock, script: Script, settings: dict[str, Any]
 ) -> None:
     async def act(stage: Stage) -> None:
         await warm_up(stage, clock, concurrency=4)
@@ -239,7 +231,7 @@ def is_stopping(stage: Stage, _: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("stops", [has_no_more, is_full, is_behind, is_stopping])
 def test_nothing_is_claimed_ahead_of_a_stop_or_beyond_what_can_be_handled(
-    clock: SteadyClock,
+    clock: ManualClock,
     stops: Callable[[Stage, pytest.MonkeyPatch], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -278,7 +270,7 @@ def test_what_a_stop_leaves_is_given_back_and_what_runs_is_recorded() -> None:
 
 
 def test_what_waits_too_long_for_a_call_to_end_is_given_back(
-    clock: SteadyClock,
+    clock: ManualClock,
 ) -> None:
     may_answer = threading.Event()
 

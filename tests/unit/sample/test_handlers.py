@@ -10,7 +10,7 @@ from poisonweb.sample.handlers import Billing, Payments, Superstitious
 AT_ONCE = timedelta(0)
 
 
-class Clock:
+class SampleAge:
     def __init__(self) -> None:
         self.age = timedelta(0)
 
@@ -31,7 +31,7 @@ def test_thirteen_is_bad_luck() -> None:
     [(0, False), (14, False), (15, True), (54, True), (55, False), (255, True)],
 )
 def test_payments_are_away_now_and_then(seconds: int, *, is_away: bool) -> None:
-    clock = Clock()
+    clock = SampleAge()
     clock.age = timedelta(seconds=seconds)
     payments, away = Payments(clock), False
 
@@ -44,7 +44,7 @@ def test_payments_are_away_now_and_then(seconds: int, *, is_away: bool) -> None:
 
 
 def test_a_new_release_takes_over_at_its_time() -> None:
-    clock, free = Clock(), producer_messages.order(27).body
+    clock, free = SampleAge(), producer_messages.order(27).body
     handler = Billing(
         payments=Payments(clock), age=clock, release_after=timedelta(minutes=1)
     )
@@ -59,7 +59,7 @@ def test_a_new_release_takes_over_at_its_time() -> None:
 
 
 def test_only_orders_by_card_need_the_payments() -> None:
-    clock = Clock()
+    clock = SampleAge()
     clock.age = timedelta(seconds=20)
     handler = Billing(payments=Payments(clock), age=clock, release_after=AT_ONCE)
 

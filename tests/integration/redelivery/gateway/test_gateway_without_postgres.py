@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from tests.integration.redelivery.gateway.gateway_in_a_thread import (
     ok,
     running_gateway,
 )
+from tests.manual_clock import ManualClock
 from tests.postgres_connection_limit_and_lock_waits import sessions_limited
 from tests.unit.redelivery.scripted_back_end import answering
 from tests.waiting import wait_until
@@ -146,42 +146,34 @@ def test_sessions_that_broke_meanwhile_lose_nothing(gateway: Gateway) -> None:
     assert Delivery.objects.count() == DeliveryBody.objects.count() == 10
 
 
-@dataclass
-class Clock:
-    """A monotonic clock that stands still until it is changed."""
-
-    time: float = 1_000.0
-
-    def __call__(self) -> float:
-        return self.time
-
-
-async def start(clock: Clock) -> tuple[GatewayDatabaseThreads, KeyAndEndpointCache]:
+async def start(
+    clock: ManualClock,
+) -> tuple[GatewayDatabaseThreads, KeyAndEndpointCache]:
     database = GatewayDatabaseThreads(1)
     return database, KeyAndEndpointCache(database, monotonic=clock)
 
 
 def test_keys_and_endpoints_are_used_for_five_minutes_without_postgres() -> None:
-    endpoint, secret, clock = builders.endpoint(), key(), Clock()
+    endpoint, secret, clock = builders.endpoint(), key(), ManualClock()
 
     with asyncio.Runner() as runner:
         database, cache = runner.run(start(clock))
         assert runner.run(cache.key(secret))
         with postgres_away():
             for age in (0.9, 1.1, 299.0):
-                clock.time = 1_000 + age
+                clock.now = 1_000 + age
                 assert runner.run(cache.key(secret))
                 assert runner.run(cache.endpoint(endpoint.name)) == endpoint
             with pytest.raises(Unavailable):
                 runner.run(cache.key("pw_local_unknown"))
             with pytest.raises(Unavailable):
                 runner.run(cache.endpoint("none"))
-            clock.time = 1_300.1
+            clock.now = 1_300.1
             with pytest.raises(Unavailable):
                 runner.run(cache.key(secret))
 
         def is_back() -> bool:
-            clock.time += 1.1
+            clock.now += 1.1
             with suppress(Unavailable):
                 return runner.run(cache.key(secret)) is not None
             return False
@@ -194,7 +186,7 @@ def test_keys_and_endpoints_are_used_for_five_minutes_without_postgres() -> None
 def test_an_endpoint_has_the_new_settings_of_the_one_it_forwards_to() -> None:
     builders.endpoint("spare")
     builders.endpoint("stock", at_end="forward", forward_endpoint="spare")
-    clock, expiries = Clock(), list[float | None]()
+    clock, expiries = ManualClock(), list[float | None]()
 
     with asyncio.Runner() as runner:
         database, cache = runner.run(start(clock))
@@ -205,7 +197,7 @@ def test_an_endpoint_has_the_new_settings_of_the_one_it_forwards_to() -> None:
                 principal=builders.ADMIN,
                 now=builders.NOW,
             )
-            clock.time += 1.1
+            clock.now += 1.1
             stock = runner.run(cache.endpoint("stock"))
             assert stock
             assert stock.forward_endpoint
