@@ -28,6 +28,7 @@ from apps.triage.progress import counts_of as counts_by_standing
 from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
+from tests.lane_crash_simulation import Killed
 
 ALL = Query.parse("topic:orders")
 MINUTE = timedelta(minutes=1)
@@ -40,6 +41,14 @@ class AwayPublisher(RoutingPublisher):
 
     def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
         return [PublishOutcome(kind=OutcomeKind.UNSENT, detail="away")] * len(messages)
+
+
+class DyingPublisher(RoutingPublisher):
+    """Publishes, and dies before any of it is stored."""
+
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
+        super().publish(messages)
+        raise Killed
 
 
 def preview(

@@ -41,6 +41,7 @@ from apps.triage.services.running import SliceEnd
 from apps.triage.tasks import rescue
 from tests.earlier_layout import AN_HOUR, EarlierItem, earlier, execute, rows
 from tests.failure_report_builders import capture, drop, failure, poisons
+from tests.lane_crash_simulation import Killed
 from tests.triage_operation_runner import (
     confirm,
     counts_of,
@@ -77,10 +78,6 @@ UPDATE poison_redrive SET outcome = %(answer)s, answered_at = %(now)s,
     confirmed_at = CASE %(answer)s WHEN 'confirmed' THEN %(now)s END
 WHERE item = %(item)s
 """
-
-
-class Killed(BaseException):
-    """Stands for a kill -9, inside the killed process."""
 
 
 @contextmanager

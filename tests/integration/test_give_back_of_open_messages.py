@@ -16,7 +16,6 @@ from apps.brokers.adapter_contract import Outbound, OutcomeKind, PublishOutcome
 from apps.brokers.models import Topic
 from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.brokers.services.topics_and_routing_publisher import (
-    RoutedMessage,
     RoutingPublisher,
 )
 from apps.capture.models import Lane, Mode
@@ -28,25 +27,14 @@ from apps.triage.services.running import SliceEnd
 from poisonweb.management.commands.give_back import COMMAND_LINE
 from tests.failure_report_builders import drop
 from tests.in_memory_queue_broker import SENT, Queues, adapted
-from tests.lane_crash_simulation import drain_all, topic_on_queues
+from tests.lane_crash_simulation import Killed, drain_all, topic_on_queues
+from tests.triage_operation_runner import DyingPublisher
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 REFUSED = PublishOutcome(kind=OutcomeKind.REFUSED, detail="it is full")
 UNKNOWN = PublishOutcome(kind=OutcomeKind.UNKNOWN, detail="the connection broke")
 HEADERS = ((b"\xff", b"\x00"), (b"x-poison-cause", b"fatal"), (b"\xff", b"2"))
-
-
-class Killed(BaseException):
-    """Stands for a kill -9, inside the killed process."""
-
-
-class DyingPublisher(RoutingPublisher):
-    """Publishes, and dies before any of it is stored."""
-
-    def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
-        super().publish(messages)
-        raise Killed
 
 
 @pytest.fixture(params=[True, False], ids=["named", "nameless"])

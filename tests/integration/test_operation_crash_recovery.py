@@ -33,8 +33,10 @@ from apps.triage.services.broker_send_claims import Windows
 from apps.triage.services.redrive_message_building import ReadItems
 from apps.triage.services.running import SliceEnd
 from tests.failure_report_builders import capture, failure, poisons
+from tests.lane_crash_simulation import Killed
 from tests.triage_operation_runner import (
     MINUTE,
+    DyingPublisher,
     confirm,
     counts_of,
     preview,
@@ -44,18 +46,6 @@ from tests.triage_operation_runner import (
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-class Killed(BaseException):
-    """Stands for a kill -9, inside the killed process."""
-
-
-class DyingPublisher(RoutingPublisher):
-    """Publishes, and dies before any of it is stored."""
-
-    def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
-        super().publish(messages)
-        raise Killed
 
 
 def test_an_item_of_a_dead_run_is_released_when_its_consumer_answers(

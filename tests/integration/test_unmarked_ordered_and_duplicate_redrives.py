@@ -35,21 +35,13 @@ from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from tests.in_memory_queue_broker import SENT, Queues
 from tests.lane_crash_simulation import Killed, drain_all, draining, topic_on_queues
-from tests.triage_operation_runner import counts_of, run
+from tests.triage_operation_runner import DyingPublisher, counts_of, run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SECOND = timedelta(seconds=1)
 UNKNOWN = PublishOutcome(kind=OutcomeKind.UNKNOWN, detail="the connection broke")
 DUPLICATE = PublishOutcome(kind=OutcomeKind.DUPLICATE, detail="seen before")
-
-
-class DyingPublisher(RoutingPublisher):
-    """Publishes, and dies before the result is stored."""
-
-    def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
-        super().publish(messages)
-        raise Killed
 
 
 @pytest.fixture

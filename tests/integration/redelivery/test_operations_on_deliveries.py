@@ -58,6 +58,7 @@ from tests.integration.redelivery.endpoint_and_delivery_builders import (
     later,
     request,
 )
+from tests.lane_crash_simulation import Killed
 from tests.triage_operation_runner import counts_of, run
 
 pytestmark = pytest.mark.django_db
@@ -446,10 +447,6 @@ def test_a_single_decision_leaves_what_an_operation_has(
 
 
 # Windows, pauses, cancels, and dead workers
-
-
-class Killed(BaseException):
-    """Ends a worker at an instant: what it had not committed is rolled back."""
 
 
 def at_act(
