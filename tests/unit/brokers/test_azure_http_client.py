@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -32,6 +33,7 @@ NO_MESSAGES = b"\xef\xbb\xbf<?xml version='1.0' encoding='utf-8'?><QueueMessages
 MADE = b"""<QueueMessagesList><QueueMessage><MessageId>m1</MessageId>
 <InsertionTime>Fri, 20 Nov 2026 12:00:00 GMT</InsertionTime></QueueMessage>
 </QueueMessagesList>"""
+LONGEST_HANG = 60.0
 BUSY = b"<Error><Code>ServerBusy</Code><Message>Slow down.\nTime:x</Message></Error>"
 
 
@@ -73,7 +75,9 @@ class Answering(BaseHTTPRequestHandler):
         self.server.last_body = self.rfile.read(length)
         self.server.requests.append(f"{self.command} {self.path}")
         if self.server.hangs:
-            time.sleep(1)
+            self.connection.settimeout(LONGEST_HANG)
+            with suppress(OSError):
+                self.rfile.read(1)  # until the client gives up
             self.close_connection = True
             return
         self.send_response(self.server.status)

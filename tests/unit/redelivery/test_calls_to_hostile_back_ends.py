@@ -481,8 +481,12 @@ def test_of_a_huge_answer_no_more_than_the_limit_is_in_memory(head: bytes) -> No
             async with caller.call(request_to(server), seconds=30) as answer:
                 assert len(await answer.read(2 * MIB)) == 2 * MIB
                 assert not answer.is_complete
-                # What is not read for a while waits at the back end.
-                await asyncio.sleep(0.3)
+                transport = answer._connection._transport
+                assert transport is not None
+                # What is not read waits at the back end.
+                async with asyncio.timeout(30):
+                    while transport.is_reading():
+                        await asyncio.sleep(0)
                 peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             # The connection is closed before the caller is.
