@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-MOST_DOUBLINGS = 10
+from poisonguard.policy import double_pause
 
 
 def delay(troubles: int, *, base: float, cap: float) -> float:
@@ -13,5 +13,5 @@ def delay(troubles: int, *, base: float, cap: float) -> float:
     Full jitter with a floor (AWS Architecture Blog: back-off and jitter): clients that
     lost a server at one time must not all retry at one time.
     """
-    highest = min(cap, base * 2 ** min(troubles, MOST_DOUBLINGS))
+    highest = double_pause(base, troubles, cap=cap)
     return base + random.uniform(0, highest)  # noqa: S311 - no secret

@@ -14,10 +14,10 @@ from email.utils import parsedate_to_datetime
 
 from apps.redelivery.endpoint_and_delivery_choices import IntervalGrowth, Jitter
 from poisonguard.contract import Cause
+from poisonguard.policy import double_pause
 
 SHORTEST_WAIT = 1.0
 LONGEST_WAIT = 3_600.0
-_MOST_DOUBLINGS = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,8 +58,7 @@ class RetryPlan:
         """Return the wait before a next try, grown by failures, before jitter."""
         if self.backoff is IntervalGrowth.FIXED:
             return self.interval
-        doublings = min(retry_count - 1, _MOST_DOUBLINGS)
-        return min(self.interval * 2.0**doublings, self.longest)
+        return double_pause(self.interval, retry_count - 1, cap=self.longest)
 
     def _jittered(self, wait: float, last_wait: float) -> float:
         """Spread the seconds between two tries at random, by the plan's jitter."""

@@ -30,6 +30,7 @@ from apps.core.text_cleaning import storable
 from apps.team import sessions
 from apps.team.models import SignInFailures, User
 from apps.team.sign_in_errors import TooManySignIns
+from poisonguard.policy import double_pause
 
 log = logging.getLogger(__name__)
 
@@ -125,8 +126,9 @@ def _delay_after(counted_by: CountedBy, number: int) -> timedelta:
     """Return how long to wait after so many failed sign-ins; it doubles."""
     if counted_by not in FREE or number < FREE[counted_by]:
         return timedelta()
-    doubled = min(number - FREE[counted_by], 20)
-    return min(timedelta(seconds=2**doubled), LONGEST_DELAY)
+    doublings = number - FREE[counted_by]
+    longest = LONGEST_DELAY.total_seconds()
+    return timedelta(seconds=double_pause(1.0, doublings, cap=longest))
 
 
 _COUNT = """

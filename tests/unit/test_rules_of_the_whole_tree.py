@@ -277,6 +277,24 @@ def test_no_exception_is_swallowed() -> None:
     assert silent == []
 
 
+def test_no_module_but_the_policy_doubles_a_pause_by_a_count() -> None:
+    """A power that is not bounded as `double_pause` bounds it overflows some day."""
+    powers = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in product_modules()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Pow)
+        and isinstance(node.left, ast.Constant)
+        and node.left.value == 2
+        and not isinstance(node.right, ast.Constant)
+    ]
+
+    assert [power.partition(":")[0] for power in powers] == [
+        "sdk/poisonguard/policy.py"
+    ], powers
+
+
 def test_no_pattern_repeats_a_group_possessively() -> None:
     """Python before 3.11.5 then loses matches: an atomic group around it does not.
 

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from poisonguard.errors import Misconfigured
+from poisonguard.policy import double_pause
 
 LONGEST_PAUSE = 300.0
 PROBE_POLL_SECONDS = 0.1  # seconds that the other messages wait between checks
@@ -207,7 +208,8 @@ class Breaker:
     def _open(self, now: float) -> None:
         """Open the guard's breaker, for a longer pause if it was not closed since."""
         first = self._policy.pause if self._policy else 0.0
-        self._pause = min(self._pause * 2, LONGEST_PAUSE) if self._pause else first
+        longer = double_pause(self._pause, 1, cap=LONGEST_PAUSE)
+        self._pause = longer if self._pause else first
         self._state = BreakerState.OPEN
         self._until = now + self._pause
 

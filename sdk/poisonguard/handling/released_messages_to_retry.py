@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from poisonguard.handling.concurrency_slots_and_suspect_isolation import Gate
+from poisonguard.policy import double_pause
 
 MESSAGES_LIMIT = 1_000
 BYTES_LIMIT = 64 * 1024 * 1024
@@ -104,8 +105,8 @@ class ReleasedMessages:
         with self._lock:
             self._drop(entry.bookmark)
             if not needs_handler:
-                pause = FIRST_PAUSE * 2.0 ** min(entry.tries, 10)
-                entry.due_at = time.monotonic() + min(pause, LONGEST_PAUSE)
+                pause = double_pause(FIRST_PAUSE, entry.tries, cap=LONGEST_PAUSE)
+                entry.due_at = time.monotonic() + pause
                 entry.tries += 1
             # From now on on the consumer's thread, where it can be reported as well.
             entry.needs_handler |= needs_handler

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from threading import Event, Thread
 
+from poisonguard.policy import double_pause
 from poisonguard.positions.trouble_log import TroubleLog
 from poisonguard.positions.writer import PositionWriter
 
@@ -52,7 +53,8 @@ class WriterThread:
         """Write positions once per interval until `end`; log what fails."""
         failures = 0
         while True:
-            self._woken.wait(min(self._interval * 2**failures, RETRY_LIMIT))
+            pause = double_pause(self._interval, failures, cap=RETRY_LIMIT)
+            self._woken.wait(pause)
             self._woken.clear()
             if self._ended:
                 return
