@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Reject, TaskPredicate
 from kombu.serialization import (  # type: ignore[attr-defined] # no stub has it
@@ -26,9 +26,11 @@ from kombu.serialization import (  # type: ignore[attr-defined] # no stub has it
 )
 
 from poisonguard.errors import GuardError
-from poisonguard.guard import Guard
 from poisonguard.outcome import Outcome
 from poisonguard.readers import Headers, Reader, amqp, to_bytes
+
+if TYPE_CHECKING:
+    from poisonguard.guard import Guard
 
 log = logging.getLogger(__name__)
 
