@@ -25,7 +25,7 @@ def caller(db: None) -> Caller:
 
 
 @pytest.fixture
-def operator(db: None) -> Caller:
+def operations_caller(db: None) -> Caller:
     return program(Scope.OPERATIONS_READ, Scope.OPERATIONS_WRITE, Scope.POISONS_READ)
 
 

@@ -30,7 +30,9 @@ def stored(of: Endpoint, number: int) -> list[uuid.UUID]:
     return [new.id for new in news]
 
 
-def test_deliveries_are_previewed_confirmed_and_followed(operator: Caller) -> None:
+def test_deliveries_are_previewed_confirmed_and_followed(
+    operations_caller: Caller,
+) -> None:
     ids = stored(endpoint(), 2)
     stored(endpoint("other"), 1)
     ask = {
@@ -39,17 +41,21 @@ def test_deliveries_are_previewed_confirmed_and_followed(operator: Caller) -> No
         "rate": 20,
     }
 
-    preview = operator.post("operations/preview", ask).json
-    again = operator.get("operations/preview", token=preview["token"]).json
-    accepted = operator.post("operations", {"token": preview["token"], "reason": ""})
+    preview = operations_caller.post("operations/preview", ask).json
+    again = operations_caller.get("operations/preview", token=preview["token"]).json
+    accepted = operations_caller.post(
+        "operations", {"token": preview["token"], "reason": ""}
+    )
     number = accepted.json["id"]
-    paused = operator.post(f"operations/{number}/pause", {}).json
-    operator.post(f"operations/{number}/resume", {})
-    rate = operator.post(f"operations/{number}/rate", {"rate": 30, "reason": ""}).json
+    paused = operations_caller.post(f"operations/{number}/pause", {}).json
+    operations_caller.post(f"operations/{number}/resume", {})
+    rate = operations_caller.post(
+        f"operations/{number}/rate", {"rate": 30, "reason": ""}
+    ).json
     run(Operation.objects.get(), clock.now())
-    detail = operator.get(f"operations/{number}").json
-    items = operator.get(f"operations/{number}/items").json
-    listed = operator.get("operations").json["results"]
+    detail = operations_caller.get(f"operations/{number}").json
+    items = operations_caller.get(f"operations/{number}/items").json
+    listed = operations_caller.get("operations").json["results"]
 
     assert (preview["items"], preview["verb"]) == ("delivery", "try_now")
     assert preview["q"] == "endpoint=stock-quote&state=waiting"
@@ -66,21 +72,21 @@ def test_deliveries_are_previewed_confirmed_and_followed(operator: Caller) -> No
     assert (listed[0]["id"], listed[0]["items"]) == (number, "delivery")
 
 
-def test_items_are_read_by_pages_and_by_standing(operator: Caller) -> None:
+def test_items_are_read_by_pages_and_by_standing(operations_caller: Caller) -> None:
     ids = stored(endpoint(), 3)
-    preview = operator.post(
+    preview = operations_caller.post(
         "operations/preview", {"verb": "give_up", "deliveries": {}}
     ).json
-    number = operator.post(
+    number = operations_caller.post(
         "operations", {"token": preview["token"], "reason": "sold out"}
     ).json["id"]
     Delivery.objects.filter(pk=ids[1]).update(state="delivered", finished_at=NOW)
     run(Operation.objects.get(), clock.now())
 
     path = f"operations/{number}/items"
-    first = operator.get(path, limit=2).json
-    rest = operator.get(path, limit=2, after=first["next"]).json
-    skipped = operator.get(path, standing="skipped").json["results"]
+    first = operations_caller.get(path, limit=2).json
+    rest = operations_caller.get(path, limit=2, after=first["next"]).json
+    skipped = operations_caller.get(path, standing="skipped").json["results"]
 
     rows = [*first["results"], *rest["results"]]
     assert [row["delivery"] for row in rows] == [str(pk) for pk in ids]
@@ -108,20 +114,24 @@ def test_items_are_read_by_pages_and_by_standing(operator: Caller) -> None:
     ids=str,
 )
 def test_a_request_that_cannot_be_meant_is_a_422(
-    operator: Caller, ask: dict[str, object], member: str
+    operations_caller: Caller, ask: dict[str, object], member: str
 ) -> None:
-    reply = operator.post("operations/preview", ask)
+    reply = operations_caller.post("operations/preview", ask)
 
     assert reply.status == 422
     assert member in str(reply.json)
     assert not Operation.objects.exists()
 
 
-def test_a_give_up_without_a_reason_is_a_422(operator: Caller) -> None:
+def test_a_give_up_without_a_reason_is_a_422(operations_caller: Caller) -> None:
     stored(endpoint(), 1)
-    preview = operator.post("operations/preview", {"verb": "give_up", "deliveries": {}})
+    preview = operations_caller.post(
+        "operations/preview", {"verb": "give_up", "deliveries": {}}
+    )
 
-    reply = operator.post("operations", {"token": preview.json["token"], "reason": ""})
+    reply = operations_caller.post(
+        "operations", {"token": preview.json["token"], "reason": ""}
+    )
 
     assert reply.status == 422
     assert Operation.objects.get().state == "preview"

@@ -45,12 +45,12 @@ def run(number: int) -> None:
 
 
 def test_a_preview_shows_what_would_be_done_and_does_nothing(
-    operator: Caller, now: datetime
+    operations_caller: Caller, now: datetime
 ) -> None:
     created = poisons(now, 5)
     Poison.objects.filter(pk=created[0].pk).update(state="dropped", dropped_at=now)
 
-    data = preview(operator).json
+    data = preview(operations_caller).json
 
     assert (data["total"], data["will_act"], data["taken"]) == (5, 4, True)
     assert data["skipped"] == [{"reason": "already dropped", "count": 1}]
@@ -65,7 +65,7 @@ def test_a_preview_shows_what_would_be_done_and_does_nothing(
 
 
 def test_a_preview_names_the_headers_that_are_left_out(
-    operator: Caller, now: datetime
+    operations_caller: Caller, now: datetime
 ) -> None:
     rabbit = Broker.objects.create(
         name="rabbit", kind="rabbitmq", url="env:BROKER_NOWHERE"
@@ -73,15 +73,17 @@ def test_a_preview_names_the_headers_that_are_left_out(
     poisons(now, 2, headers=[("CC", b'["audit"]'), ("tenant", b"a")])
     Topic.objects.filter(name="orders").update(broker=rabbit)
 
-    redrive, drop_ = (preview(operator, verb=verb).json for verb in ("redrive", "drop"))
-    again = operator.get("operations/preview", token=redrive["token"]).json
+    redrive, drop_ = (
+        preview(operations_caller, verb=verb).json for verb in ("redrive", "drop")
+    )
+    again = operations_caller.get("operations/preview", token=redrive["token"]).json
 
     assert redrive["left_out"] == [{"name": "CC", "count": 2}] == again["left_out"]
     assert drop_["left_out"] == []
 
 
 def test_a_preview_names_what_failed_in_another_queue(
-    operator: Caller, now: datetime
+    operations_caller: Caller, now: datetime
 ) -> None:
     poisons(now, 2, headers=[("NServiceBus.FailedQ", b"Sales.Billing")])
     poisons(now, 1, headers=[("NServiceBus.FailedQ", b"orders@host")])
@@ -90,9 +92,11 @@ def test_a_preview_names_what_failed_in_another_queue(
     )
     Topic.objects.create(name="aside", native_name="aside", broker=broker)
 
-    redrive, drop_ = (preview(operator, verb=verb).json for verb in ("redrive", "drop"))
-    again = operator.get("operations/preview", token=redrive["token"]).json
-    chosen = preview(operator, verb="redrive", target_topic="aside").json
+    redrive, drop_ = (
+        preview(operations_caller, verb=verb).json for verb in ("redrive", "drop")
+    )
+    again = operations_caller.get("operations/preview", token=redrive["token"]).json
+    chosen = preview(operations_caller, verb="redrive", target_topic="aside").json
 
     elsewhere = [{"failed_in": "Sales.Billing", "sent_to": "orders", "count": 2}]
     assert redrive["elsewhere"] == elsewhere == again["elsewhere"]
@@ -100,18 +104,18 @@ def test_a_preview_names_what_failed_in_another_queue(
 
 
 def test_a_preview_can_be_read_again_by_its_owner_only(
-    operator: Caller, now: datetime
+    operations_caller: Caller, now: datetime
 ) -> None:
     poisons(now, 2)
-    data = preview(operator).json
+    data = preview(operations_caller).json
     poisons(now, 1)
 
-    again = operator.get("operations/preview", token=data["token"])
+    again = operations_caller.get("operations/preview", token=data["token"])
     other = person().get("operations/preview", token=data["token"])
 
     assert again.json == {**data, "newer": 1}
     assert other.status == 404
-    assert operator.get("operations/preview", token="x").pointers == ["/token"]
+    assert operations_caller.get("operations/preview", token="x").pointers == ["/token"]
 
 
 @pytest.mark.parametrize(
@@ -119,17 +123,19 @@ def test_a_preview_can_be_read_again_by_its_owner_only(
     [("drop", "dropped", "dropped"), ("redrive", "waiting", "refused")],
 )
 def test_a_confirmed_operation_is_followed_to_its_end(
-    operator: Caller, now: datetime, verb: str, at_first: str, at_last: str
+    operations_caller: Caller, now: datetime, verb: str, at_first: str, at_last: str
 ) -> None:
     created = poisons(now, 3)
     ids = [p.pk for p in created[:2]]
-    reply = confirm(operator, preview(operator, verb=verb, ids=ids).json["token"])
+    reply = confirm(
+        operations_caller, preview(operations_caller, verb=verb, ids=ids).json["token"]
+    )
     assert reply.status == 202
     where = reply.response["Location"]
 
-    waiting = operator.get(where).json
+    waiting = operations_caller.get(where).json
     run(reply.json["id"])
-    done = operator.get(where).json
+    done = operations_caller.get(where).json
 
     assert where == f"/api/v1/operations/{reply.json['id']}"
     assert (waiting["state"], waiting["counts"][at_first]) == ("queued", 2)
@@ -141,22 +147,24 @@ def test_a_confirmed_operation_is_followed_to_its_end(
 
 
 def test_refused_and_skipped_poisons_are_listed_with_their_reasons(
-    operator: Caller, now: datetime
+    operations_caller: Caller, now: datetime
 ) -> None:
     created = poisons(now, 3)
     Poison.objects.filter(pk=created[0].pk).update(state="dropped", dropped_at=now)
-    reply = confirm(operator, preview(operator, verb="redrive").json["token"])
+    reply = confirm(
+        operations_caller, preview(operations_caller, verb="redrive").json["token"]
+    )
 
     run(reply.json["id"])
 
-    done = operator.get(f"operations/{reply.json['id']}").json
+    done = operations_caller.get(f"operations/{reply.json['id']}").json
     assert done["skipped"] == [
         {"poison": created[0].pk, "reason": "dropped: restore it first"}
     ]
     assert {each["poison"] for each in done["refused"]} == {p.pk for p in created[1:]}
     assert "no broker" in done["refused"][0]["reason"]
     assert done["counts"]["refused"] == 2
-    detail = operator.get(f"poisons/{created[1].pk}").json
+    detail = operations_caller.get(f"poisons/{created[1].pk}").json
     assert [each["outcome"] for each in detail["redrives"]] == ["refused"]
     assert detail["redrives"][0]["operation"] == done["id"]
     assert (detail["redrives"][0]["queue"], done["given_back_to"]) == (None, None)
@@ -164,18 +172,18 @@ def test_refused_and_skipped_poisons_are_listed_with_their_reasons(
 
 
 def test_a_redrive_goes_to_the_broker_and_may_be_silent(
-    operator: Caller, now: datetime, orders: Topic
+    operations_caller: Caller, now: datetime, orders: Topic
 ) -> None:
     poisons(now, 2)
-    token = preview(operator, verb="redrive").json["token"]
+    token = preview(operations_caller, verb="redrive").json["token"]
     Operation.objects.update(window_size=1)
-    reply = confirm(operator, token)
+    reply = confirm(operations_caller, token)
     run(reply.json["id"])
-    operation = operator.get(f"operations/{reply.json['id']}").json
+    operation = operations_caller.get(f"operations/{reply.json['id']}").json
     long_ago = now - timedelta(minutes=11)
     ItemWindow.objects.filter(first=0).update(marked_at=long_ago)
 
-    later = operator.get(f"operations/{reply.json['id']}").json
+    later = operations_caller.get(f"operations/{reply.json['id']}").json
 
     assert (operation["counts"]["sent"], operation["silent"], later["silent"]) == (
         2,
@@ -185,28 +193,30 @@ def test_a_redrive_goes_to_the_broker_and_may_be_silent(
 
 
 def test_operations_are_listed_newest_first_without_previews(
-    operator: Caller, now: datetime
+    operations_caller: Caller, now: datetime
 ) -> None:
     ids = [poisons(now, 1)[0].pk for _ in range(3)]
-    numbers = [drop(operator, ids=[pk]) for pk in ids]
-    preview(operator)
+    numbers = [drop(operations_caller, ids=[pk]) for pk in ids]
+    preview(operations_caller)
 
-    first = operator.get("operations", limit=2)
-    rest = operator.get("operations", limit=2, cursor=first.json["next"])
+    first = operations_caller.get("operations", limit=2)
+    rest = operations_caller.get("operations", limit=2, cursor=first.json["next"])
 
     listed = [row["id"] for row in (*first.results, *rest.results)]
     assert listed == numbers[::-1]
     assert rest.json["next"] is None
 
 
-def test_an_undo_restores_what_was_dropped(operator: Caller, now: datetime) -> None:
+def test_an_undo_restores_what_was_dropped(
+    operations_caller: Caller, now: datetime
+) -> None:
     poisons(now, 2)
-    dropped = drop(operator)
+    dropped = drop(operations_caller)
 
-    reply = operator.post(f"operations/{dropped}/undo")
+    reply = operations_caller.post(f"operations/{dropped}/undo")
     run(reply.json["id"])
 
-    undone = operator.get(reply.response["Location"]).json
+    undone = operations_caller.get(reply.response["Location"]).json
     assert (reply.status, undone["verb"], undone["undo_of"]) == (
         202,
         "restore",
@@ -214,26 +224,28 @@ def test_an_undo_restores_what_was_dropped(operator: Caller, now: datetime) -> N
     )
     assert undone["counts"]["restored"] == 2
     assert Poison.objects.open().count() == 2
-    assert operator.post(f"operations/{dropped}/undo").status == 409
+    assert operations_caller.post(f"operations/{dropped}/undo").status == 409
 
 
-def test_only_a_drop_can_be_undone(operator: Caller, now: datetime) -> None:
+def test_only_a_drop_can_be_undone(operations_caller: Caller, now: datetime) -> None:
     poisons(now, 1)
-    reply = confirm(operator, preview(operator, verb="redrive").json["token"])
+    reply = confirm(
+        operations_caller, preview(operations_caller, verb="redrive").json["token"]
+    )
 
-    assert operator.post(f"operations/{reply.json['id']}/undo").status == 404
-    assert operator.post("operations/99/undo").status == 404
-    assert operator.get("operations/99").status == 404
+    assert operations_caller.post(f"operations/{reply.json['id']}/undo").status == 404
+    assert operations_caller.post("operations/99/undo").status == 404
+    assert operations_caller.get("operations/99").status == 404
 
 
 def test_a_used_token_is_a_409_that_names_its_operation(
-    operator: Caller, now: datetime
+    operations_caller: Caller, now: datetime
 ) -> None:
     poisons(now, 1)
-    token = preview(operator).json["token"]
-    first = confirm(operator, token)
+    token = preview(operations_caller).json["token"]
+    first = confirm(operations_caller, token)
 
-    second = confirm(operator, token)
+    second = confirm(operations_caller, token)
 
     assert (first.status, second.status) == (202, 409)
     assert second.json["type"] == "urn:poisonweb:problem:stale"
@@ -242,18 +254,18 @@ def test_a_used_token_is_a_409_that_names_its_operation(
 
 
 def test_an_expired_token_is_a_409_with_a_new_preview_that_works(
-    operator: Caller, now: datetime
+    operations_caller: Caller, now: datetime
 ) -> None:
     poisons(now, 2)
-    token = preview(operator).json["token"]
+    token = preview(operations_caller).json["token"]
     Operation.objects.update(expires_at=now - timedelta(seconds=1))
 
-    reply = confirm(operator, token)
+    reply = confirm(operations_caller, token)
 
     renewed = reply.json["preview"]
     assert (reply.status, renewed["will_act"]) == (409, 2)
     assert renewed["token"] != token
-    assert confirm(operator, renewed["token"]).status == 202
+    assert confirm(operations_caller, renewed["token"]).status == 202
 
 
 @pytest.mark.parametrize(
@@ -261,13 +273,15 @@ def test_an_expired_token_is_a_409_with_a_new_preview_that_works(
     [("drop", "already dropped"), ("redrive", "operation {} has it")],
 )
 def test_a_newer_preview_of_the_same_selection_keeps_the_older_one_valid(
-    operator: Caller, now: datetime, verb: str, why: str
+    operations_caller: Caller, now: datetime, verb: str, why: str
 ) -> None:
     poisons(now, 2)
-    older, newer = (preview(operator, verb=verb).json["token"] for _ in range(2))
+    older, newer = (
+        preview(operations_caller, verb=verb).json["token"] for _ in range(2)
+    )
 
-    accepted = confirm(operator, older)
-    late = confirm(operator, newer)
+    accepted = confirm(operations_caller, older)
+    late = confirm(operations_caller, newer)
 
     assert accepted.status == 202
     why = why.format(accepted.json["id"])
@@ -278,28 +292,30 @@ def test_a_newer_preview_of_the_same_selection_keeps_the_older_one_valid(
 
 
 def test_a_refused_confirmation_keeps_the_actors_other_previews_valid(
-    operator: Caller, now: datetime
+    operations_caller: Caller, now: datetime
 ) -> None:
     poisons(now, 2)
-    stale, good = (preview(operator).json["token"] for _ in range(2))
+    stale, good = (preview(operations_caller).json["token"] for _ in range(2))
     Operation.objects.filter(token=stale).update(expires_at=now)
 
-    refused = confirm(operator, stale)
-    accepted = confirm(operator, good)
+    refused = confirm(operations_caller, stale)
+    accepted = confirm(operations_caller, good)
 
     assert (refused.status, accepted.status) == (409, 202)
 
 
 def test_two_scripts_with_one_key_that_take_turns_both_get_their_operation(
-    operator: Caller, now: datetime
+    operations_caller: Caller, now: datetime
 ) -> None:
     first, second = poisons(now, 2)
-    mine = preview(operator, verb="redrive").json["token"]
-    theirs = preview(operator, verb="redrive").json["token"]
+    mine = preview(operations_caller, verb="redrive").json["token"]
+    theirs = preview(operations_caller, verb="redrive").json["token"]
     Operation.objects.update(expires_at=now)
 
-    refusals = [confirm(operator, token).json["preview"] for token in (mine, theirs)]
-    done = [confirm(operator, each["token"]).status for each in refusals]
+    refusals = [
+        confirm(operations_caller, token).json["preview"] for token in (mine, theirs)
+    ]
+    done = [confirm(operations_caller, each["token"]).status for each in refusals]
 
     # The first operation took the messages of the second: it needs no further run.
     assert done == [202, 409]
@@ -307,16 +323,16 @@ def test_two_scripts_with_one_key_that_take_turns_both_get_their_operation(
 
 
 def test_the_previews_of_an_actor_are_limited_without_effect_on_others(
-    operator: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+    operations_caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(previews, "MOST_PREVIEWS", 2)
     poisons(now, 1)
-    tokens = [preview(operator).json["token"] for _ in range(2)]
+    tokens = [preview(operations_caller).json["token"] for _ in range(2)]
 
-    refused = preview(operator)
+    refused = preview(operations_caller)
     other = preview(person())
-    confirm(operator, tokens[0])
-    after_one_was_used = preview(operator)
+    confirm(operations_caller, tokens[0])
+    after_one_was_used = preview(operations_caller)
 
     assert (refused.status, "2 previews open" in refused.detail) == (409, True)
     assert (other.status, after_one_was_used.status) == (200, 200)
@@ -324,53 +340,57 @@ def test_the_previews_of_an_actor_are_limited_without_effect_on_others(
 
 @pytest.mark.parametrize("member", ["target_topic", "ordered", "q"])
 def test_a_confirmation_refuses_members_that_belong_to_the_preview(
-    operator: Caller, now: datetime, member: str
+    operations_caller: Caller, now: datetime, member: str
 ) -> None:
     poisons(now, 1)
-    token = preview(operator).json["token"]
+    token = preview(operations_caller).json["token"]
 
-    reply = operator.post("operations", {"token": token, "reason": "r", member: "x"})
+    reply = operations_caller.post(
+        "operations", {"token": token, "reason": "r", member: "x"}
+    )
 
     assert (reply.status, reply.pointers) == (422, [f"/{member}"])
     assert not Operation.objects.confirmed().exists()
 
 
 def test_a_foreign_token_is_a_409_that_shows_nothing(
-    operator: Caller, now: datetime
+    operations_caller: Caller, now: datetime
 ) -> None:
     poisons(now, 1)
-    token = preview(operator).json["token"]
+    token = preview(operations_caller).json["token"]
 
-    replies = [confirm(person(), token), confirm(operator, str(uuid.uuid4()))]
+    replies = [confirm(person(), token), confirm(operations_caller, str(uuid.uuid4()))]
 
     assert [each.status for each in replies] == [409, 409]
     assert [each.json["preview"] for each in replies] == [None, None]
 
 
-def test_nothing_left_to_act_on_is_a_409(operator: Caller, now: datetime) -> None:
+def test_nothing_left_to_act_on_is_a_409(
+    operations_caller: Caller, now: datetime
+) -> None:
     poisons(now, 1)
-    token = preview(operator, q="topic:orders is:open").json["token"]
-    drop(operator)
+    token = preview(operations_caller, q="topic:orders is:open").json["token"]
+    drop(operations_caller)
 
-    reply = confirm(operator, token)
+    reply = confirm(operations_caller, token)
 
     assert (reply.status, reply.json["preview"]["will_act"]) == (409, 0)
 
 
-def test_a_preview_of_nothing_cannot_be_confirmed(operator: Caller) -> None:
-    token = preview(operator, q="topic:nowhere").json["token"]
+def test_a_preview_of_nothing_cannot_be_confirmed(operations_caller: Caller) -> None:
+    token = preview(operations_caller, q="topic:nowhere").json["token"]
 
-    reply = confirm(operator, token)
+    reply = confirm(operations_caller, token)
 
     assert (reply.status, reply.json["preview"]["total"]) == (409, 0)
 
 
 def test_a_preview_of_ids_that_are_not_there_cannot_be_confirmed(
-    operator: Caller,
+    operations_caller: Caller,
 ) -> None:
-    token = preview(operator, ids=[1, 2**63 - 1]).json["token"]
+    token = preview(operations_caller, ids=[1, 2**63 - 1]).json["token"]
 
-    assert confirm(operator, token).status == 409
+    assert confirm(operations_caller, token).status == 409
 
 
 @pytest.mark.parametrize(
@@ -378,36 +398,37 @@ def test_a_preview_of_ids_that_are_not_there_cannot_be_confirmed(
     [("drop", "already dropped"), ("redrive", "operation {} has it")],
 )
 def test_two_operations_over_one_selection_act_once_and_say_why(
-    operator: Caller, now: datetime, verb: str, why: str
+    operations_caller: Caller, now: datetime, verb: str, why: str
 ) -> None:
     created = poisons(now, 2)
     ids = [poison.pk for poison in created]
     tokens = [
-        preview(operator, verb=verb, ids=ids[:size]).json["token"] for size in (1, 2)
+        preview(operations_caller, verb=verb, ids=ids[:size]).json["token"]
+        for size in (1, 2)
     ]
 
-    first, second = (confirm(operator, token) for token in tokens)
+    first, second = (confirm(operations_caller, token) for token in tokens)
 
     assert (first.status, second.status) == (202, 202)
-    skipped = operator.get(f"operations/{second.json['id']}").json["skipped"]
+    skipped = operations_caller.get(f"operations/{second.json['id']}").json["skipped"]
     assert skipped == [{"poison": ids[0], "reason": why.format(first.json["id"])}]
 
 
 def test_a_preview_says_that_its_selection_is_still_being_frozen(
-    operator: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+    operations_caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(previews, "TAKEN_AT_ONCE", 1)
     poisons(now, 2)
-    data = preview(operator).json
+    data = preview(operations_caller).json
 
-    early = confirm(operator, data["token"])
+    early = confirm(operations_caller, data["token"])
     previews.take(operation_id=Operation.objects.get().pk, now=now)
-    current = operator.get("operations/preview", token=data["token"]).json
+    current = operations_caller.get("operations/preview", token=data["token"]).json
 
     assert (data["taken"], data["total"]) == (False, 0)
     assert (early.status, early.json["type"].rpartition(":")[2]) == (409, "not-taken")
     assert (current["taken"], current["will_act"]) == (True, 2)
-    assert confirm(operator, data["token"]).status == 202
+    assert confirm(operations_caller, data["token"]).status == 202
 
 
 @pytest.mark.parametrize(
@@ -442,64 +463,72 @@ def test_a_preview_says_that_its_selection_is_still_being_frozen(
     ],
 )
 def test_an_invalid_preview_is_a_422_that_names_the_member(
-    operator: Caller, selection: dict[str, object], pointer: str
+    operations_caller: Caller, selection: dict[str, object], pointer: str
 ) -> None:
-    reply = operator.post("operations/preview", selection)
+    reply = operations_caller.post("operations/preview", selection)
 
     assert (reply.status, reply.pointers) == (422, [pointer])
 
 
 def test_a_ramp_by_confirmations_is_a_422_where_all_messages_are_moved(
-    operator: Caller, orders: Topic, now: datetime
+    operations_caller: Caller, orders: Topic, now: datetime
 ) -> None:
     poisons(now, 2)
     Topic.objects.create(name="later", native_name="later", broker=orders.broker)
     elsewhere = {"verb": "redrive", "target_topic": "later"}
 
     # Without `confirmed`, it is 95 %.
-    refused = preview(operator, **elsewhere, ramp={"steps": [1]})
-    quiet = preview(operator, **elsewhere, ramp={"steps": [1], "confirmed": None})
+    refused = preview(operations_caller, **elsewhere, ramp={"steps": [1]})
+    quiet = preview(
+        operations_caller, **elsewhere, ramp={"steps": [1], "confirmed": None}
+    )
 
     assert (refused.status, refused.pointers) == (422, ["/ramp/confirmed"])
     assert (quiet.status, quiet.json["ramp"]["confirmed"]) == (200, None)
 
 
-def test_a_refused_preview_names_all_members_that_are_wrong(operator: Caller) -> None:
-    reply = preview(operator, verb="erase", q="is:gone", ids=[0], target_topic=1)
+def test_a_refused_preview_names_all_members_that_are_wrong(
+    operations_caller: Caller,
+) -> None:
+    reply = preview(
+        operations_caller, verb="erase", q="is:gone", ids=[0], target_topic=1
+    )
 
     assert reply.status == 422
     assert reply.pointers == ["/verb", "/q", "/ids", "/target_topic"]
 
 
 def test_a_member_of_a_preview_that_is_null_counts_as_left_out(
-    operator: Caller, now: datetime
+    operations_caller: Caller, now: datetime
 ) -> None:
     [poison] = poisons(now, 1)
 
-    by_query = preview(operator, q="", ids=None, target_topic=None, ordered=None)
-    by_ids = preview(operator, q=None, ids=[poison.pk], target_topic="")
+    by_query = preview(
+        operations_caller, q="", ids=None, target_topic=None, ordered=None
+    )
+    by_ids = preview(operations_caller, q=None, ids=[poison.pk], target_topic="")
 
     assert (by_query.json["total"], by_ids.json["total"]) == (1, 1)
     assert by_query.json["ordered"] is False
 
 
 def test_headers_that_take_too_long_to_count_are_null_in_a_preview(
-    operator: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+    operations_caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poisons(now, 1)
     monkeypatch.setattr(
         preview_breakdown_counting, "unless_slow", lambda *_, **__: TOO_SLOW
     )
 
-    assert preview(operator).json["left_out"] is None
+    assert preview(operations_caller).json["left_out"] is None
 
 
 @pytest.mark.parametrize("body", [[], 1, None, "x"])
 @pytest.mark.parametrize("path", ["operations", "operations/preview"])
 def test_a_body_that_is_no_object_is_a_400(
-    operator: Caller, path: str, body: object
+    operations_caller: Caller, path: str, body: object
 ) -> None:
-    assert operator.post(path, body).status == 400
+    assert operations_caller.post(path, body).status == 400
 
 
 @pytest.mark.parametrize(
@@ -514,26 +543,30 @@ def test_a_body_that_is_no_object_is_a_400(
     ],
 )
 def test_an_invalid_confirmation_is_a_422(
-    operator: Caller, body: dict[str, object], pointer: str
+    operations_caller: Caller, body: dict[str, object], pointer: str
 ) -> None:
-    assert operator.post("operations", body).pointers == [pointer]
+    assert operations_caller.post("operations", body).pointers == [pointer]
 
 
 def test_a_drop_without_reason_is_refused_and_its_token_stays_valid(
-    operator: Caller, now: datetime
+    operations_caller: Caller, now: datetime
 ) -> None:
     poisons(now, 1)
-    token = preview(operator).json["token"]
+    token = preview(operations_caller).json["token"]
 
-    replies = [confirm(operator, token, why) for why in ("", " \n", "x" * 2_001)]
+    replies = [
+        confirm(operations_caller, token, why) for why in ("", " \n", "x" * 2_001)
+    ]
 
     assert [each.pointers for each in replies] == [["/reason"]] * 3
-    assert confirm(operator, token, "\0\ud800 because").status == 202
+    assert confirm(operations_caller, token, "\0\ud800 because").status == 202
 
 
-def test_an_unknown_target_topic_is_a_422(operator: Caller, now: datetime) -> None:
+def test_an_unknown_target_topic_is_a_422(
+    operations_caller: Caller, now: datetime
+) -> None:
     poisons(now, 1)
-    reply = preview(operator, verb="redrive", target_topic="nowhere")
+    reply = preview(operations_caller, verb="redrive", target_topic="nowhere")
 
     assert (reply.status, reply.pointers) == (422, ["/target_topic"])
 
