@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import repeat
 from typing import cast
 
 from django.db import transaction
@@ -73,17 +74,21 @@ def confirm(who: Principal, operation: Operation, now: datetime) -> Operation:
 
 def run(
     operation: Operation,
-    now: datetime,
+    now: datetime | Iterator[datetime],
     *,
     by: Callable[[], RoutingPublisher] = RoutingPublisher,
     most: int = WINDOW_SIZE,
 ) -> SliceEnd:
-    """Run an operation as a worker does, optionally with another publisher."""
+    """Run an operation as a worker does, optionally with another publisher.
+
+    Given times, each look at the clock takes the next one.
+    """
+    times = repeat(now) if isinstance(now, datetime) else now
     with by() as publisher:
         return running.run(
             operation_id=operation.pk,
             publisher=publisher,
-            clock=lambda: now,
+            clock=lambda: next(times),
             most=most,
         )
 

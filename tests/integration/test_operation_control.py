@@ -49,6 +49,7 @@ from apps.triage.services.running import SliceEnd
 from tests.failure_report_builders import capture, failure, poisons
 from tests.triage_operation_runner import (
     MINUTE,
+    AwayPublisher,
     confirm,
     counts_of,
     preview,
@@ -277,6 +278,29 @@ def test_a_cancel_with_the_broker_away_ends_at_once(
     assert (ended, operation.state) == (SliceEnd.DONE, "cancelled")
     assert counts_of(operation) == {"waiting": 3}
     assert not Hold.objects.exists()
+
+
+def test_a_run_makes_way_for_the_cancel_of_an_operation_that_no_process_runs(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    first, *others = (poison.pk for poison in poisons(now, 61))
+    away = confirm(operator, preview(operator, now, ids=[first]), now)
+    run(away, now, by=AwayPublisher)
+    busy = confirm(operator, preview(operator, now, ids=others), now)
+    # A tenth of a second at each look at it.
+    ticks = (now + number * timedelta(seconds=0.1) for number in count())
+
+    undisturbed = run(busy, ticks, most=1)
+    sent_before = counts_of(busy)["sent"]
+    change(CANCEL, away, operator, now)
+    disturbed = run(busy, ticks, most=1)
+    sent_after = counts_of(busy)["sent"] - sent_before
+
+    # A slice is ten seconds; this one ends at its first look, but not without progress.
+    assert (undisturbed, disturbed) == (SliceEnd.AGAIN, SliceEnd.AGAIN)
+    assert 0 < sent_after < sent_before / 5
+    assert run(away, now) is SliceEnd.DONE
+    assert away.pk not in orphaned_operations_and_expired_rows.orphans(now=now).to_run
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from apps.core import advisory_locks
 from apps.team import sessions, sign_in_attempts
 from apps.team.models import IdempotencyKey
 from apps.triage.models import Operation, WorkerBeat, lock_name
+from apps.triage.operation_querysets import OperationQuerySet
+from apps.triage.operation_states import OperationState
 
 IDEMPOTENCY_KEYS_LIVE = timedelta(hours=24)
 # A worker answers every two seconds; this long without an answer is too long.
@@ -45,20 +47,26 @@ def worker_missing_for(*, now: datetime) -> timedelta | None:
 
 def orphans(*, now: datetime) -> Orphans:
     """List due operations that no process runs, and previews without items."""
-    due = (
-        Operation.objects.of_this_release()
-        .active()
-        .due(now)
-        .values_list("pk", flat=True)
-    )
-    waiting = {pk: lock_name(pk) for pk in due}
-    busy = advisory_locks.names_locked(waiting.values())
+    due = Operation.objects.of_this_release().active().due(now)
     untaken = Operation.objects.of_this_release().previews().filter(taken=False)
     untaken = untaken.filter(expires_at__gt=now)
     return Orphans(
-        to_run=tuple(pk for pk, name in waiting.items() if name not in busy),
+        to_run=_without_run(due),
         to_take=tuple(untaken.values_list("pk", flat=True)),
     )
+
+
+def cancel_waits(*, now: datetime) -> bool:
+    """Tell whether an operation is to be cancelled, and no process runs it yet."""
+    due = Operation.objects.of_this_release().active().due(now)
+    return bool(_without_run(due.filter(state=OperationState.CANCELLING)))
+
+
+def _without_run(operations: OperationQuerySet) -> tuple[int, ...]:
+    """Return the ids of those operations that no process runs."""
+    waiting = {pk: lock_name(pk) for pk in operations.values_list("pk", flat=True)}
+    busy = advisory_locks.names_locked(waiting.values())
+    return tuple(pk for pk, name in waiting.items() if name not in busy)
 
 
 def prune(*, now: datetime) -> Pruned:

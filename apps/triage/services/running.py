@@ -56,6 +56,7 @@ from apps.triage.services.operation_audit_details import (
 )
 from apps.triage.services.operation_item_judging import judge_next
 from apps.triage.services.ordered_sends import TRY_AGAIN, OrderedSends
+from apps.triage.services.orphaned_operations_and_expired_rows import cancel_waits
 from apps.triage.services.pacing import NO_LIMIT, Pacer, at_once
 from apps.triage.services.previews import insert_selection
 from apps.triage.services.redrive_message_building import OutboundMessage, ReadItems
@@ -68,6 +69,7 @@ BACK_OFF_CAP = 30.0
 RAMP_CHECKS_EVERY = timedelta(seconds=1)
 # A cancel waits so long for a broker, in seconds from when it was handed the messages.
 CANCEL_WAITS = 1.0
+# In seconds; a slice looks as often for cancels of other operations.
 CANCEL_CHECKS_EVERY = 0.25
 
 
@@ -152,6 +154,7 @@ class OperationRun:
         self.publisher = publisher
         self.clock = clock
         self.until = clock() + SLICE
+        self._put_off_look_for_cancels()
         self.trouble = ""
         self.ramp_waits_for = ""
         # Messages that may still be claimed in this slice.
@@ -223,7 +226,24 @@ class OperationRun:
     def _has_time(self) -> bool:
         """Tell whether the slice goes on; raise LockLost if the lock is gone."""
         self._require_lock()
-        return self.clock() < self.until
+        return not self._must_end()
+
+    def _must_end(self) -> bool:
+        """Tell whether a slice's time is up: also once a cancel waits for a worker.
+
+        The cancel of an operation that no process runs would wait for the whole slice.
+        """
+        now = self.clock()
+        if now >= self.next_look_for_cancels:
+            self._put_off_look_for_cancels()
+            if cancel_waits(now=now):
+                self.until = now
+        return now >= self.until
+
+    def _put_off_look_for_cancels(self) -> None:
+        """Set when the slice looks for cancels; until then it gets on with its work."""
+        pause = timedelta(seconds=CANCEL_CHECKS_EVERY)
+        self.next_look_for_cancels = self.clock() + pause
 
     def _require_lock(self) -> None:
         """Raise LockLost if another run may have begun."""
@@ -297,7 +317,7 @@ class OperationRun:
 
     def _goes_on(self) -> bool:
         """Tell whether an operation sends more: there is time, no broker is away."""
-        return not (self.cancelled or self.trouble) and self.clock() < self.until
+        return not (self.cancelled or self.trouble or self._must_end())
 
     def _await_or_cancel(self, publishing: Future[Outcomes]) -> None:
         """Wait until an operation's messages are published, or it is cancelled before.
