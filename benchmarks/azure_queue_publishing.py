@@ -73,10 +73,10 @@ def main(url: str) -> float:
 
 
 if __name__ == "__main__":
-    from tests.brokers.azurite import Server
+    from tests.brokers.azurite import AzuriteServer
 
     with product(), tempfile.TemporaryDirectory(prefix="pw-bench-") as folder:
-        server = Server(Path(folder))
+        server = AzuriteServer(Path(folder))
         try:
             main(server.url)
         finally:

@@ -85,10 +85,10 @@ def _stat(pid: int) -> list[str]:
 @contextmanager
 def rabbitmq(queue: str) -> Iterator[str]:
     """Run a RabbitMQ with an empty quorum queue; yield its URL."""
-    from tests.brokers.rabbitmq import Server
+    from tests.brokers.rabbitmq import RabbitMqServer
 
     with tempfile.TemporaryDirectory(prefix="pw-bench-") as folder:
-        server = Server(Path(folder), schedulers=os.cpu_count() or 1)
+        server = RabbitMqServer(Path(folder), schedulers=os.cpu_count() or 1)
         try:
             with server.connection() as connection:
                 arguments = {"x-queue-type": "quorum"}

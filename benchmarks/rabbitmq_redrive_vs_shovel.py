@@ -22,7 +22,7 @@ from apps.brokers.adapter_contract import Outbound, OutcomeKind
 from apps.brokers.adapters.adapter import BrokerSettings
 from apps.brokers.adapters.rabbitmq.adapter import ADAPTER
 from benchmarks._benchmark_harness import ROUNDS, product, seconds
-from tests.brokers.rabbitmq import Server
+from tests.brokers.rabbitmq import RabbitMqServer
 
 NUMBER = int(os.environ.get("NUMBER", "5000"))
 # Fewer messages, because each waits for its own confirmation.
@@ -33,7 +33,9 @@ TARGET, SOURCE = "target", "source"
 
 
 class Bench:
-    def __init__(self, server: Server, kind: str, redrive: Callable[[], None]) -> None:
+    def __init__(
+        self, server: RabbitMqServer, kind: str, redrive: Callable[[], None]
+    ) -> None:
         self.server = server
         self.redrive = redrive
         self.kind = kind
@@ -134,7 +136,7 @@ class Bench:
         self.connection.close()
 
 
-def main(server: Server) -> None:
+def main(server: RabbitMqServer) -> None:
     """Print the ratios of our RabbitMQ adapter to other ways, per kind of queue."""
     from benchmarks import _redrives as redrives
 
@@ -181,7 +183,7 @@ if __name__ == "__main__":
     ):
         plugins = ("rabbitmq_management", "rabbitmq_shovel")
         cores = os.cpu_count() or 1
-        server = Server(Path(folder), plugins=plugins, schedulers=cores)
+        server = RabbitMqServer(Path(folder), plugins=plugins, schedulers=cores)
         try:
             main(server)
         finally:

@@ -10,7 +10,7 @@ from django.db import connection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class TamperedEntry:
     """Where to tamper: at entry `seq`, of `entries` of which `covered` are covered."""
 
     seq: int
@@ -75,7 +75,7 @@ def forge(seq: int) -> None:
     renumber()
 
 
-def edit(place: Place) -> bool:
+def edit(place: TamperedEntry) -> bool:
     change = random.choice(
         (
             "replace(record, 'user:anna', 'user:boris')",
@@ -88,24 +88,24 @@ def edit(place: Place) -> bool:
     return False
 
 
-def edit_and_hash_again(place: Place) -> bool:
+def edit_and_hash_again(place: TamperedEntry) -> bool:
     edit(place)
     hash_again(place.seq)
     return True
 
 
-def edit_and_hash_again_for_a_while(place: Place) -> bool:
+def edit_and_hash_again_for_a_while(place: TamperedEntry) -> bool:
     edit(place)
     hash_again(place.seq, random.randint(place.seq, place.entries))
     return True
 
 
-def change_a_hash(place: Place) -> bool:
+def change_a_hash(place: TamperedEntry) -> bool:
     run(f"UPDATE audit_entry SET hash = sha256('other') WHERE seq = {place.seq}")
     return False
 
 
-def change_a_column(place: Place) -> bool:
+def change_a_column(place: TamperedEntry) -> bool:
     column = random.choice(("actor", "action", "subject", "reason", "source"))
     run(
         f"ALTER TABLE audit_entry ALTER COLUMN {column} DROP EXPRESSION",
@@ -114,26 +114,26 @@ def change_a_column(place: Place) -> bool:
     return False
 
 
-def remove(place: Place) -> bool:
+def remove(place: TamperedEntry) -> bool:
     last = min(place.seq + random.randrange(3), place.entries - 1)
     run(f"DELETE FROM audit_entry WHERE seq BETWEEN {place.seq} AND {last}")
     return False
 
 
-def remove_and_hash_again(place: Place) -> bool:
+def remove_and_hash_again(place: TamperedEntry) -> bool:
     remove(place)
     renumber()
     hash_again(place.seq)
     return True
 
 
-def forge_and_hash_again(place: Place) -> bool:
+def forge_and_hash_again(place: TamperedEntry) -> bool:
     forge(place.seq)
     hash_again(place.seq)
     return True
 
 
-def swap_and_hash_again(place: Place) -> bool:
+def swap_and_hash_again(place: TamperedEntry) -> bool:
     run(
         f"UPDATE audit_entry SET seq = 0 WHERE seq = {place.seq}",
         f"UPDATE audit_entry SET seq = {place.seq} WHERE seq = {place.seq} + 1",
@@ -144,13 +144,13 @@ def swap_and_hash_again(place: Place) -> bool:
     return True
 
 
-def cut(place: Place) -> bool:
+def cut(place: TamperedEntry) -> bool:
     run(f"DELETE FROM audit_entry WHERE seq >= {place.seq}")
     hash_again(place.seq)
     return False
 
 
-def cut_and_go_on(place: Place) -> bool:
+def cut_and_go_on(place: TamperedEntry) -> bool:
     """Replace the audit trail's end by as many forged entries, or more."""
     run(
         "UPDATE audit_entry SET record = replace(record, 'user:anna', 'user:boris')"
@@ -164,7 +164,7 @@ def cut_and_go_on(place: Place) -> bool:
 
 
 # Each returns whether it hashed the chain again: then no single entry is bad.
-TAMPERINGS: tuple[Callable[[Place], bool], ...] = (
+TAMPERINGS: tuple[Callable[[TamperedEntry], bool], ...] = (
     edit,
     edit_and_hash_again,
     edit_and_hash_again_for_a_while,

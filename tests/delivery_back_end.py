@@ -103,7 +103,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
-class Ledger:
+class RequestLedger:
     def __init__(self, folder: Path) -> None:
         self._files = {
             name: os.open(folder / name, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
@@ -126,10 +126,10 @@ class Ledger:
         os.write(self._files[name], json.dumps(entry).encode() + b"\n")
 
 
-class Connection(asyncio.Protocol):
+class BackEndConnection(asyncio.Protocol):
     """Reads requests with a Content-Length, one after the other, and answers them."""
 
-    def __init__(self, ledger: Ledger | None) -> None:
+    def __init__(self, ledger: RequestLedger | None) -> None:
         self._ledger = ledger
         self._received = b""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -161,7 +161,11 @@ class Connection(asyncio.Protocol):
                 task.add_done_callback(self._tasks.discard)
 
     async def _handle(
-        self, ledger: Ledger, first: bytes, headers: dict[bytes, bytes], body: bytes
+        self,
+        ledger: RequestLedger,
+        first: bytes,
+        headers: dict[bytes, bytes],
+        body: bytes,
     ) -> None:
         method, target, _ = first.decode().split(" ")
         key = headers.get(b"idempotency-key", b"").decode()
@@ -192,9 +196,9 @@ class Connection(asyncio.Protocol):
         self._transport.write(head + body)
 
 
-async def serve(port: int, ledger: Ledger | None) -> None:
+async def serve(port: int, ledger: RequestLedger | None) -> None:
     server = await asyncio.get_running_loop().create_server(
-        lambda: Connection(ledger), "127.0.0.1", port, backlog=1_000
+        lambda: BackEndConnection(ledger), "127.0.0.1", port, backlog=1_000
     )
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -206,5 +210,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     number, *folders = sys.argv[1:]
     asyncio.run(
-        serve(int(number), Ledger(Path(folders[0])) if folders else None),
+        serve(int(number), RequestLedger(Path(folders[0])) if folders else None),
     )

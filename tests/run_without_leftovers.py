@@ -39,7 +39,7 @@ class Interrupted(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class CommandOutcome:
     """The exit code, and what the command left: processes and files, one a line."""
 
     code: int
@@ -48,7 +48,7 @@ class Outcome:
 
 def run(
     command: Sequence[str], *, environment: Mapping[str, str], seconds: int
-) -> Outcome:
+) -> CommandOutcome:
     """Run a command for `seconds` at most; raise Interrupted at a signal."""
     _adopt_orphans()
     with tempfile.TemporaryDirectory(
@@ -63,7 +63,7 @@ def run(
 
 def _run(
     command: Sequence[str], environment: Mapping[str, str], folder: Path
-) -> Outcome:
+) -> CommandOutcome:
     # A group of its own: a terminal's Ctrl-C comes to us, and we pass it on once.
     process = subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, process_group=0
@@ -74,7 +74,7 @@ def _run(
         _ask_to_stop(process)
         raise
     leftovers = (*_running_still(), *_files_in(folder))
-    return Outcome(code=process.returncode, leftovers=leftovers)
+    return CommandOutcome(code=process.returncode, leftovers=leftovers)
 
 
 def _adopt_orphans() -> None:

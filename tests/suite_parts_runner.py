@@ -27,7 +27,7 @@ from pathlib import Path
 
 from tests import random_seed_plugin, run_without_leftovers, shifted_clock
 from tests.machine_requirements import UNMET
-from tests.run_without_leftovers import Interrupted, Outcome
+from tests.run_without_leftovers import CommandOutcome, Interrupted
 
 SLOW = ("tests/acceptance", "tests/browser", "tests/spark")
 PROCESSORS = os.cpu_count() or 1
@@ -43,7 +43,7 @@ class Result:
     """What became of a part; `repeats` are the lines that repeat its failures."""
 
     part: str
-    outcome: Outcome
+    outcome: CommandOutcome
     seconds: float
     repeats: str
 
@@ -119,7 +119,7 @@ def _run(name: str, words: Sequence[str], environment: Mapping[str, str]) -> Res
     )
 
 
-def _outcome(words: Sequence[str], environment: Mapping[str, str]) -> Outcome:
+def _outcome(words: Sequence[str], environment: Mapping[str, str]) -> CommandOutcome:
     try:
         return run_without_leftovers.run(
             words, environment=environment, seconds=SECONDS
@@ -128,7 +128,7 @@ def _outcome(words: Sequence[str], environment: Mapping[str, str]) -> Outcome:
         if interrupted.signal != signal.SIGALRM:
             raise
         # It hung: that is its own failure, and the parts after it run.
-        return Outcome(code=OUT_OF_TIME, leftovers=())
+        return CommandOutcome(code=OUT_OF_TIME, leftovers=())
 
 
 def _without_make() -> dict[str, str]:

@@ -45,7 +45,7 @@ UPDATE poison_poison SET failures = failures + 1, last_failed_at = now() WHERE i
 
 
 @dataclass(kw_only=True)
-class Watch:
+class LockWatch:
     """Times in seconds: of each lock, with its statement, and of each write.
 
     A lock is one of a session on a table, with its mode.
@@ -66,9 +66,9 @@ class Watch:
 
 
 @contextmanager
-def watched(database_url: str, *, poisons: list[int]) -> Iterator[Watch]:
+def watched(database_url: str, *, poisons: list[int]) -> Iterator[LockWatch]:
     """Watch all locks, and write to these poisons and their failures, meanwhile."""
-    watch, end = Watch(), threading.Event()
+    watch, end = LockWatch(), threading.Event()
     with stall_free_timer() as timer, ThreadPoolExecutor(2) as threads:
         work = [
             threads.submit(_note_locks, database_url, watch, end, timer),
@@ -83,7 +83,10 @@ def watched(database_url: str, *, poisons: list[int]) -> Iterator[Watch]:
 
 
 def _note_locks(
-    database_url: str, watch: Watch, end: threading.Event, timer: Callable[[], float]
+    database_url: str,
+    watch: LockWatch,
+    end: threading.Event,
+    timer: Callable[[], float],
 ) -> None:
     # Of one transaction: it may end, and the next one begin, between two looks.
     since: dict[tuple[int, str, str, datetime], float] = {}
@@ -100,7 +103,7 @@ def _note_locks(
 
 def _write(
     database_url: str,
-    watch: Watch,
+    watch: LockWatch,
     end: threading.Event,
     poisons: list[int],
     timer: Callable[[], float],

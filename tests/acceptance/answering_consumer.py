@@ -27,7 +27,7 @@ def is_even(body: bytes) -> bool:
     return bool(json.loads(body)["n"] % 2 == 0)
 
 
-class Consumer:
+class AnsweringConsumer:
     """Answers each message: those that `is_handled` accepts are handled, others fail.
 
     A copy of a message is answered like the first if `is_handled` looks at its body.

@@ -19,7 +19,7 @@ UNANSWERED = ("waiting", "sending", "unknown", "sent")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Client:
+class ApiClient:
     url: str
     key: str
 

@@ -36,7 +36,7 @@ IDLE_MILLISECONDS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ConsumerFiles:
     """Where a consumer finds its messages, and where it notes what it does."""
 
     topic: str
@@ -95,7 +95,7 @@ DEATHS: dict[bytes, Callable[[], None]] = {
 }
 
 
-def consume(place: Place) -> None:
+def consume(place: ConsumerFiles) -> None:
     """Handle messages of the stream until killed, or until SIGTERM asks to stop."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -129,7 +129,7 @@ def consume(place: Place) -> None:
 
 
 def _work(
-    guard: Guard, redis: Redis, place: Place, work: SimpleQueue[Entry | None]
+    guard: Guard, redis: Redis, place: ConsumerFiles, work: SimpleQueue[Entry | None]
 ) -> None:
     with (
         place.received.open("ab", 0) as received,
@@ -158,7 +158,9 @@ def line_of(entry: Entry) -> bytes:
     return f"{READER.bookmark(entry):<{LINE - 1}}\n".encode()
 
 
-def _entries(redis: Redis, place: Place, stop: threading.Event) -> Iterator[Any]:
+def _entries(
+    redis: Redis, place: ConsumerFiles, stop: threading.Event
+) -> Iterator[Any]:
     """Yield the stream's unsettled messages of ours, then its new ones."""
     make_group(redis, place.topic)
     cursor = "0"

@@ -34,12 +34,12 @@ from apps.triage.services import previews
 from apps.triage.services.previews import SelectionRequest
 from tests.acceptance.answering_consumer import (
     MARK,
-    Consumer,
+    AnsweringConsumer,
     Entries,
     capture_many,
     is_even,
 )
-from tests.acceptance.api_client import Client
+from tests.acceptance.api_client import ApiClient
 from tests.acceptance.product_celery_processes import Celery, StartWorker
 from tests.acceptance.web_server_process import Web, api_key
 from tests.failure_report_builders import failure
@@ -115,7 +115,7 @@ def members_of(entries: Entries) -> tuple[list[Member], list[Member]]:
     return handled, failed
 
 
-def answer(client: Client, entries: Entries) -> Statuses:
+def answer(client: ApiClient, entries: Entries) -> Statuses:
     """Answer all messages by the API; count the statuses."""
     handled, failed = members_of(entries)
     statuses = Statuses()
@@ -131,7 +131,7 @@ def slices(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
         yield members[start : start + MOST_MEMBERS]
 
 
-def read_all(consumer: Consumer) -> Entries:
+def read_all(consumer: AnsweringConsumer) -> Entries:
     entries: Entries = []
     while page := consumer.read(most=5_000):
         entries += page
@@ -146,7 +146,7 @@ def test_every_answer_between_send_and_record_stands_once_on_its_poison(
     start_worker: StartWorker,
     web: Web,
 ) -> None:
-    client, consumer = Client(url=web.url, key=api_key()), Consumer(stream)
+    client, consumer = ApiClient(url=web.url, key=api_key()), AnsweringConsumer(stream)
     statuses, batches, stops = Statuses(), list[Operation](), 0
     while stops < STOPS:
         batch = f"Batch{len(batches)}/"
@@ -191,7 +191,7 @@ def await_send(stream: Redis, operation: Operation) -> None:
 
 
 def answer_and_kill(
-    worker: Celery, client: Client, entries: Entries
+    worker: Celery, client: ApiClient, entries: Entries
 ) -> tuple[bool, Statuses]:
     """Answer what a stopped worker has sent, and kill the worker.
 

@@ -44,7 +44,7 @@ from tests import triage_operation_runner
 from tests.acceptance.answering_consumer import (
     MARK,
     TOPIC,
-    Consumer,
+    AnsweringConsumer,
     capture_many,
     messages,
 )
@@ -138,7 +138,7 @@ def test_kills_lose_nothing_and_send_nothing_under_two_ids(
     start_worker: StartWorker,
 ) -> None:
     operations, batches, kills = list[Operation](), 0, 0
-    with Consumer(stream) as consumer:
+    with AnsweringConsumer(stream) as consumer:
         while kills < KILLS:
             batch, batches = f"Batch{batches}", batches + 1
             capture_many(ITEMS, batch=batch)

@@ -25,7 +25,7 @@ from poisonguard.journal.failed_attempts_store import Attempts
 from poisonweb.embedded import process_control
 from tests import preloaded_fork_server
 from tests.acceptance import killed_stream_consumer
-from tests.acceptance.killed_stream_consumer import DEATHS, Place
+from tests.acceptance.killed_stream_consumer import DEATHS, ConsumerFiles
 from tests.acceptance.web_server_process import Web, api_key
 from tests.waiting import wait_until
 
@@ -43,7 +43,7 @@ FORKS = preloaded_fork_server.of(killed_stream_consumer.__name__)
 def test_only_messages_that_kill_are_poisoned(
     web: Web, redis_url: str, tmp_path: Path, width: int, deaths: int
 ) -> None:
-    place = Place(
+    place = ConsumerFiles(
         topic="orders",
         redis_url=redis_url,
         url=web.url,
@@ -67,7 +67,7 @@ def test_only_messages_that_kill_are_poisoned(
     assert suspects(place) == set()
 
 
-def send(redis: Redis, place: Place) -> tuple[set[bytes], set[bytes]]:
+def send(redis: Redis, place: ConsumerFiles) -> tuple[set[bytes], set[bytes]]:
     """Put all messages on the stream; give their ids, and those of the killers."""
     killed_stream_consumer.make_group(redis, place.topic)
     deadly = random.sample(range(MESSAGES), KILLERS)
@@ -80,7 +80,7 @@ def send(redis: Redis, place: Place) -> tuple[set[bytes], set[bytes]]:
     return set(ids), {ids[n] for n in deadly}
 
 
-def keep_killing(place: Place, redis: Redis, killers: set[bytes]) -> None:
+def keep_killing(place: ConsumerFiles, redis: Redis, killers: set[bytes]) -> None:
     """Kill and start again until there were enough kills and all is settled.
 
     What a kill has hit is let end before the next one: no guard can tell two outside
@@ -107,7 +107,7 @@ def keep_killing(place: Place, redis: Redis, killers: set[bytes]) -> None:
 
 
 def kill_from_outside(
-    process: ForkServerProcess, place: Place, killers: set[bytes]
+    process: ForkServerProcess, place: ConsumerFiles, killers: set[bytes]
 ) -> None:
     """Kill a consumer, but not while a killer waits for its handler to begin.
 
@@ -134,7 +134,7 @@ def is_stopped(pid: int) -> bool:
     return not fields or fields[0] in "TZX"
 
 
-def waits_for_its_handler(place: Place, killers: set[bytes]) -> bool:
+def waits_for_its_handler(place: ConsumerFiles, killers: set[bytes]) -> bool:
     """Tell whether the last message that came is a killer that will kill once more."""
     received, begun = lines(place.received), lines(place.begun)
     if not received or (last := received[-1]) not in killers:
@@ -142,7 +142,7 @@ def waits_for_its_handler(place: Place, killers: set[bytes]) -> bool:
     return begun.count(last) < min(2, received.count(last))
 
 
-def is_settled(redis: Redis, place: Place) -> bool:
+def is_settled(redis: Redis, place: ConsumerFiles) -> bool:
     groups: Any = redis.xinfo_groups(place.topic)
     last: Any = redis.xrevrange(place.topic, count=1)
     [group], [(newest, _)] = groups, last
@@ -153,7 +153,7 @@ def lines(file: Path) -> list[bytes]:
     return file.read_bytes().split() if file.exists() else []
 
 
-def suspects(place: Place) -> set[int]:
+def suspects(place: ConsumerFiles) -> set[int]:
     """Give the numbers of all messages that anything is held against."""
     [file] = place.journal.glob("*.attempts")
     attempts = Attempts(file)

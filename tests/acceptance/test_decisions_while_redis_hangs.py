@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from tests.acceptance.api_client import Client
+from tests.acceptance.api_client import ApiClient
 from tests.acceptance.product_process import PYTHON, Product, environment
 from tests.waiting import wait_until
 
@@ -25,7 +25,7 @@ TEN_SECONDS = 10.0 if os.environ.get("SOAK") else 30.0
 
 
 @pytest.fixture
-def visitor(product: Product) -> Client:
+def visitor(product: Product) -> ApiClient:
     scopes = [word for scope in SCOPES for word in ("--scope", scope)]
     result = subprocess.run(
         [PYTHON, "manage.py", "create_api_key", "visitor", *scopes],
@@ -35,18 +35,20 @@ def visitor(product: Product) -> Client:
         text=True,
         check=True,
     )
-    return Client(url=product.url, key=result.stdout.strip())
+    return ApiClient(url=product.url, key=result.stdout.strip())
 
 
-def undecided(visitor: Client) -> list[int]:
+def undecided(visitor: ApiClient) -> list[int]:
     return [poison["id"] for poison in visitor.get("poisons", q="is:open")["results"]]
 
 
-def is_done(visitor: Client, operation: int) -> bool:
+def is_done(visitor: ApiClient, operation: int) -> bool:
     return bool(visitor.get(f"operations/{operation}")["state"] == "done")
 
 
-def test_confirming_does_not_wait_for_celery(product: Product, visitor: Client) -> None:
+def test_confirming_does_not_wait_for_celery(
+    product: Product, visitor: ApiClient
+) -> None:
     wait_until(lambda: len(undecided(visitor)) >= PEOPLE)
     ids = undecided(visitor)
     selection = {"verb": "redrive"}

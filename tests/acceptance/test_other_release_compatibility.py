@@ -52,7 +52,7 @@ A_ROUND = 20  # messages
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class ReleaseServer:
     """A running server, whatever its release."""
 
     web: Web
@@ -112,17 +112,17 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def of_this_release() -> Iterator[Server]:
+def of_this_release() -> Iterator[ReleaseServer]:
     web = Web()
     web.start()
     try:
-        yield Server(web=web, key=api_key(), database_url=url_of_this_database())
+        yield ReleaseServer(web=web, key=api_key(), database_url=url_of_this_database())
     finally:
         web.stop()
 
 
 @contextmanager
-def of_the_older_release(tree: Path) -> Iterator[Server]:
+def of_the_older_release(tree: Path) -> Iterator[ReleaseServer]:
     name = f"{connection.settings_dict['NAME']}_older"
     with scratch(name):
         url = url_of_this_database().rpartition("/")[0] + f"/{name}"
@@ -132,7 +132,7 @@ def of_the_older_release(tree: Path) -> Iterator[Server]:
         key = web.manage("create_api_key", "consumer", *scopes)
         web.start()
         try:
-            yield Server(web=web, key=key, database_url=url)
+            yield ReleaseServer(web=web, key=key, database_url=url)
         finally:
             web.stop()
 
@@ -141,7 +141,7 @@ class Sample:
     """The programs of the sample, out of one tree."""
 
     def __init__(
-        self, tree: Path, server: Server, *, var: Path, redis_url: str
+        self, tree: Path, server: ReleaseServer, *, var: Path, redis_url: str
     ) -> None:
         (var / "sample-api-key").write_text(server.key)
         self.ledger = var / "sample-ledger.jsonl"
@@ -195,7 +195,9 @@ def is_settled(redis: Redis, topic: str) -> bool:
     )
 
 
-def consume(tree: Path, server: Server, client_name: str, last: int) -> dict[int, str]:
+def consume(
+    tree: Path, server: ReleaseServer, client_name: str, last: int
+) -> dict[int, str]:
     """Run a consumer of `replayed` with the SDK of a tree, to its end."""
     arguments = (server.web.url, server.key, client_name, str(last))
     done = subprocess.run(
@@ -209,7 +211,7 @@ def consume(tree: Path, server: Server, client_name: str, last: int) -> dict[int
     return {int(number): outcome for number, outcome in json.loads(done.stdout).items()}
 
 
-def rounds(trees: Sequence[Path], server: Server) -> int:
+def rounds(trees: Sequence[Path], server: ReleaseServer) -> int:
     """Let consumers of both releases read on until it is time; give how far."""
     until, last = time.monotonic() + SECONDS, 0
     while not last or time.monotonic() < until:
@@ -229,7 +231,7 @@ def rounds(trees: Sequence[Path], server: Server) -> int:
     return last
 
 
-def poisons(server: Server) -> dict[str, int]:
+def poisons(server: ReleaseServer) -> dict[str, int]:
     return dict(
         server.rows(
             "SELECT topic.name, count(*) FROM poison_poison poison"
@@ -238,7 +240,7 @@ def poisons(server: Server) -> dict[str, int]:
     )
 
 
-def counted(server: Server) -> dict[str, int]:
+def counted(server: ReleaseServer) -> dict[str, int]:
     rows = server.rows(
         "SELECT topic.name, sum(handled + failed) FROM capture_counter counter"
         " JOIN brokers_topic topic ON topic.id = counter.topic_id GROUP BY 1"

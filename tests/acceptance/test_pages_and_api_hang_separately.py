@@ -41,7 +41,7 @@ def ask(
         line.close()
 
 
-class Crowd:
+class RepeatingCallers:
     """Callers that ask again as soon as they are answered."""
 
     def __init__(self, web: Web, path: str, headers: Mapping[str, str]) -> None:
@@ -69,9 +69,9 @@ class Crowd:
 @contextmanager
 def hanging(
     web: Web, path: str, headers: Mapping[str, str], *, table: str
-) -> Iterator[Crowd]:
+) -> Iterator[RepeatingCallers]:
     """Let requests for a path hang at a locked table, more than there are sessions."""
-    crowd = Crowd(web, path, headers)
+    crowd = RepeatingCallers(web, path, headers)
     session = open_session("test")
     try:
         with session, session.transaction():

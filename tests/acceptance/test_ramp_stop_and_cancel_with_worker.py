@@ -25,11 +25,11 @@ from apps.triage.operation_states import OperationState, Verb
 from apps.triage.progress import counts_of
 from apps.triage.ramps import Ramp
 from apps.triage.services.previews import SelectionRequest
-from tests.acceptance.answering_consumer import Consumer, capture_many
-from tests.acceptance.api_client import Client
+from tests.acceptance.answering_consumer import AnsweringConsumer, capture_many
+from tests.acceptance.api_client import ApiClient
 from tests.acceptance.product_celery_processes import StartWorker
 from tests.acceptance.web_server_process import Web, api_key
-from tests.brokers.redis_server import Server
+from tests.brokers.redis_server import RedisServer
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.django_db(transaction=True)]
@@ -86,7 +86,7 @@ def test_a_ramp_stops_by_itself_when_the_consumer_fails_from_the_30th_message_on
     capture_many(ITEMS, batch="Batch")
     numbers = count(1)
 
-    with Consumer(stream, is_handled=lambda _: next(numbers) < FIRST_FAILING):
+    with AnsweringConsumer(stream, is_handled=lambda _: next(numbers) < FIRST_FAILING):
         operation = begin(operator, batch="Batch", ramp=ramp)
         wait_until(lambda: state_of(operation) == OperationState.PAUSED, seconds=180)
         wait_until(lambda: not counts_of(operation)["sent"])
@@ -108,35 +108,35 @@ def test_a_ramp_stops_by_itself_when_the_consumer_fails_from_the_30th_message_on
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path) -> Iterator[RedisServer]:
     """Start a broker that can go away: Celery's is another one."""
     folder = tmp_path / "broker"
     folder.mkdir()
-    server = Server(folder)
+    server = RedisServer(folder)
     yield server
     server.process.send_signal(signal.SIGCONT)
     server.stop()
 
 
-def hang(server: Server) -> None:
+def hang(server: RedisServer) -> None:
     server.process.send_signal(signal.SIGSTOP)
 
 
-def go_on(server: Server) -> None:
+def go_on(server: RedisServer) -> None:
     server.process.send_signal(signal.SIGCONT)
 
 
-Act = Callable[[Server], None]
+Act = Callable[[RedisServer], None]
 
 
 @pytest.mark.parametrize(
     ("go_away", "come_back"),
-    [(Server.kill, Server.start), (hang, go_on)],
+    [(RedisServer.kill, RedisServer.start), (hang, go_on)],
     ids=["ended", "hung"],
 )
 def test_a_cancel_with_the_broker_away_is_over_in_time(
     orders: Topic,
-    server: Server,
+    server: RedisServer,
     operator: Principal,
     worker: None,
     web: Web,
@@ -145,7 +145,7 @@ def test_a_cancel_with_the_broker_away_is_over_in_time(
     record_property: Callable[[str, object], None],
 ) -> None:
     Broker.objects.update(url=server.url)
-    client = Client(url=web.url, key=api_key(*Scope))
+    client = ApiClient(url=web.url, key=api_key(*Scope))
     seconds = []
     for number in range(CANCELS):
         capture_many(ITEMS, batch=f"Batch{number}/")
@@ -166,7 +166,7 @@ def has_sent_some(operation: Operation) -> bool:
     return counts_of(operation)["sent"] > 0
 
 
-def cancel(client: Client, operation: Operation) -> float:
+def cancel(client: ApiClient, operation: Operation) -> float:
     """Cancel by the API; return the seconds until the operation is over."""
     since = time.monotonic()
     client.post(f"operations/{operation.pk}/cancel", {"reason": "away"})

@@ -29,7 +29,7 @@ from redis import Redis
 
 from apps.core import clock
 from poisonweb.embedded import running_servers_file
-from tests.acceptance.api_client import Client
+from tests.acceptance.api_client import ApiClient
 from tests.acceptance.product_process import (
     PYTHON,
     ROOT,
@@ -67,7 +67,7 @@ CONSUMER_SCOPES = ("capture:write", "skips:read")
 
 
 @dataclass(kw_only=True)
-class Consumer:
+class ReportingConsumer:
     """A program that reports failures one after the other, and times the answers."""
 
     port: int
@@ -95,7 +95,7 @@ class Consumer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Town:
+class FloodedProduct:
     """The product without its sample, a topic whose dead letters are captured, keys."""
 
     product: Product
@@ -105,8 +105,8 @@ class Town:
     # The cookie of a person who signed in before any flood.
     session: str
 
-    def consumer(self) -> Consumer:
-        return Consumer(port=self.product.port, key=self.consumer_key)
+    def consumer(self) -> ReportingConsumer:
+        return ReportingConsumer(port=self.product.port, key=self.consumer_key)
 
     def is_well(self) -> bool:
         """Tell whether a probe, two pages and a consumer are answered soon."""
@@ -144,11 +144,11 @@ def request(
 
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FloodedProduct]:
     tree = clone(tmp_path_factory.mktemp("flooded"))
     with started(tree, *START, changes={"POISONWEB_DEMO": "0"}) as product:
         redis_url = running_servers_file.environment(product.var)["POISONWEB_REDIS_URL"]
-        town = Town(
+        town = FloodedProduct(
             product=product,
             admin_key=new_key(product, "admin", ADMIN_SCOPES),
             consumer_key=new_key(product, "consumer", CONSUMER_SCOPES),
@@ -200,11 +200,11 @@ def signed_in(product: Product) -> str:
     return str(session)
 
 
-def watch_queue(town: Town) -> None:
+def watch_queue(town: FloodedProduct) -> None:
     """Let a lane capture what comes into the queue, which is there by then."""
     with Redis.from_url(town.redis_url) as redis:
         redis.xadd(QUEUE, {"body": "{}"})
-    api = Client(url=town.product.url, key=town.admin_key)
+    api = ApiClient(url=town.product.url, key=town.admin_key)
     broker = {"name": "redis", "kind": "redis_streams", "url": town.redis_url}
     api.post("brokers", {**broker, "options": {}})
     topic = {"name": TOPIC, "broker": "redis", "dead_letter_queue": QUEUE}
@@ -212,7 +212,7 @@ def watch_queue(town: Town) -> None:
 
 
 @contextmanager
-def flood(town: Town, kind: str) -> Iterator[list[subprocess.Popen[str]]]:
+def flood(town: FloodedProduct, kind: str) -> Iterator[list[subprocess.Popen[str]]]:
     """Let clients of a low priority flood the product; none is left afterwards."""
     variables = {
         "FLOOD_PORT": str(town.product.port),
@@ -281,7 +281,7 @@ class Measured:
     well_after: float
 
 
-def measured(town: Town, kind: str) -> Measured:
+def measured(town: FloodedProduct, kind: str) -> Measured:
     wait_until(town.is_well)
     web = town.product.pid("web")
     processes = processes_of(web)
@@ -315,7 +315,7 @@ def measured(town: Town, kind: str) -> Measured:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flood_keeps_no_consumer_waiting_and_leaves_nothing_behind(
-    town: Town, kind: str
+    town: FloodedProduct, kind: str
 ) -> None:
     result = measured(town, kind)
 
@@ -331,8 +331,8 @@ def test_a_flood_keeps_no_consumer_waiting_and_leaves_nothing_behind(
         assert flooded <= TIMES_QUIET * quiet, result
 
 
-def test_a_lane_goes_on_after_a_flood_of_hostile_letters(town: Town) -> None:
-    api = Client(url=town.product.url, key=town.admin_key)
+def test_a_lane_goes_on_after_a_flood_of_hostile_letters(town: FloodedProduct) -> None:
+    api = ApiClient(url=town.product.url, key=town.admin_key)
     group = f"group-{uuid.uuid4()}"
     with flood(town, "letters") as clients:
         assert answers_of(clients)["sent"] > 0

@@ -37,7 +37,7 @@ from apps.triage.operation_states import LAYOUT, OperationState
 from apps.triage.tasks import rescue, run_operation
 from poisonweb.embedded import process_control
 from poisonweb.embedded.free_ports import free_port
-from tests.acceptance.api_client import Client
+from tests.acceptance.api_client import ApiClient
 from tests.acceptance.earlier_commit_checkout import unpack
 from tests.acceptance.product_process import ROOT, environment
 from tests.acceptance.web_server_process import api_key, url_of_this_database
@@ -203,7 +203,7 @@ def test_each_message_is_sent_as_one_redrive_by_workers_of_two_trees(
 
 
 @contextmanager
-def webs_of(trees: tuple[Path, Path]) -> Iterator[list[Client]]:
+def webs_of(trees: tuple[Path, Path]) -> Iterator[list[ApiClient]]:
     """Serve both trees; give a client of each, with all scopes that both know."""
     key = api_key(*(set(Scope) - {Scope.GATEWAY_CALL}))
     ports = (free_port(), free_port())
@@ -211,7 +211,7 @@ def webs_of(trees: tuple[Path, Path]) -> Iterator[list[Client]]:
         Program(tree, "-m", "poisonweb.web", "--port", str(port))
         for tree, port in zip(trees, ports, strict=True)
     ]
-    clients = [Client(url=f"http://127.0.0.1:{port}", key=key) for port in ports]
+    clients = [ApiClient(url=f"http://127.0.0.1:{port}", key=key) for port in ports]
     try:
         for client in clients:
             wait_until(partial(answers, client), seconds=60)
@@ -221,7 +221,7 @@ def webs_of(trees: tuple[Path, Path]) -> Iterator[list[Client]]:
             program.end()
 
 
-def answers(client: Client) -> bool:
+def answers(client: ApiClient) -> bool:
     with suppress(OSError):
         client.get("operations")
         return True
@@ -236,7 +236,7 @@ def capture_batch(number: int) -> None:
         capture(now, *(failure(now, body=body, exception=error) for body in bodies))
 
 
-def begin_batch(number: int, webs: list[Client]) -> Operation:
+def begin_batch(number: int, webs: list[ApiClient]) -> Operation:
     """Preview and confirm a requeue, each in any web, until one of them accepts it.
 
     The release before does not know the items of a preview that this one has made.
@@ -256,7 +256,7 @@ def begin_batch(number: int, webs: list[Client]) -> Operation:
     raise AssertionError("no web accepted it")
 
 
-def confirm_all(stream: Redis, webs: list[Client]) -> None:
+def confirm_all(stream: Redis, webs: list[ApiClient]) -> None:
     """Handle all messages, and say so to any web."""
     tokens = [fields[b"x-poisonweb-redrive"].decode() for fields in messages(stream)]
     for start in range(0, len(tokens), 100):

@@ -24,7 +24,7 @@ from poisonweb.embedded import running_servers_file
 from poisonweb.sample import billing
 from poisonweb.sample.event_ledger import Tally, read, tally
 from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
-from tests.acceptance.api_client import Client
+from tests.acceptance.api_client import ApiClient
 from tests.acceptance.product_process import (
     PYTHON,
     START,
@@ -55,7 +55,7 @@ REFUSAL = re.compile(r"no quote of \w+ now \(HTTP (\d+)\): delivery ([0-9a-f-]{3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Story:
+class SampleStory:
     """What was seen, in the order of time; poisons by their ids."""
 
     seconds_to_first_problem: float
@@ -86,12 +86,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def story(tree: Path) -> Iterator[Story]:
+def story(tree: Path) -> Iterator[SampleStory]:
     with started(tree, *START) as product:
-        yield tell(product, Town(tree, product))
+        yield tell(product, SampleInstallation(tree, product))
 
 
-class Town:
+class SampleInstallation:
     """The places of one installation where something can be looked up."""
 
     def __init__(self, tree: Path, product: Product) -> None:
@@ -187,10 +187,10 @@ def _can_be_billed(body: bytes) -> bool:
     return True
 
 
-def tell(product: Product, town: Town) -> Story:
+def tell(product: Product, town: SampleInstallation) -> SampleStory:
     began = time.monotonic()
     _, key = town.manage("create_api_key", "visitor", *scopes(*SCOPES))
-    visitor = Client(url=product.url, key=key)
+    visitor = ApiClient(url=product.url, key=key)
     wait_until(lambda: bool(visitor.get("problems", q=OF_TODAY)["results"]))
     first_problem = time.monotonic() - began
 
@@ -213,7 +213,7 @@ def tell(product: Product, town: Town) -> Story:
     # The minute that runs is told of when it is over.
     wait_until(lambda: set(town.counted()) == TOPICS, seconds=3 * MINUTE)
     wait_until(lambda: len(refusals_answered_later(log)) > 1, seconds=3 * MINUTE)
-    return Story(
+    return SampleStory(
         seconds_to_first_problem=first_problem,
         problems=problems,
         set_aside=by_id(visitor, "topic:outbox/sample-shop"),
@@ -250,12 +250,12 @@ def scopes(*names: str) -> list[str]:
     return [part for name in names for part in ("--scope", name)]
 
 
-def by_id(client: Client, q: str, *, but: Collection[int] = ()) -> Seen:
+def by_id(client: ApiClient, q: str, *, but: Collection[int] = ()) -> Seen:
     poisons = {poison["id"]: poison for poison in client.all("poisons", q)}
     return {number: poison for number, poison in poisons.items() if number not in but}
 
 
-def test_problems_appear_by_themselves_within_seconds(story: Story) -> None:
+def test_problems_appear_by_themselves_within_seconds(story: SampleStory) -> None:
     titles = {(problem["topic"], problem["title"]) for problem in story.problems}
 
     assert story.seconds_to_first_problem < SOON
@@ -272,7 +272,7 @@ def test_problems_appear_by_themselves_within_seconds(story: Story) -> None:
 
 
 def test_the_row_that_a_script_corrupted_is_set_aside_with_its_name(
-    story: Story,
+    story: SampleStory,
 ) -> None:
     set_aside = [poison["error_message"] for poison in story.set_aside.values()]
 
@@ -280,18 +280,20 @@ def test_the_row_that_a_script_corrupted_is_set_aside_with_its_name(
     assert all("two messages under one id" in text for text in set_aside)
 
 
-def test_there_are_four_weeks_of_a_past_and_it_is_settled(story: Story) -> None:
+def test_there_are_four_weeks_of_a_past_and_it_is_settled(story: SampleStory) -> None:
     assert story.days_of_the_past == 28
     assert len(story.past) > 2_000
     assert story.past.isdisjoint({*story.content_before, *story.orders_before})
 
 
-def test_after_a_minute_there_is_something_to_do(story: Story) -> None:
+def test_after_a_minute_there_is_something_to_do(story: SampleStory) -> None:
     assert 10 <= len(story.content_before) <= 40
     assert len(story.orders_before) >= 10
 
 
-def test_every_superstition_comes_back_as_the_message_it_was(story: Story) -> None:
+def test_every_superstition_comes_back_as_the_message_it_was(
+    story: SampleStory,
+) -> None:
     poisons = story.content_after
 
     assert story.requeued_content["total"] == len(story.content_before)
@@ -303,7 +305,7 @@ def test_every_superstition_comes_back_as_the_message_it_was(story: Story) -> No
 
 
 def test_orders_that_the_new_release_can_handle_are_handled_after_a_requeue(
-    story: Story,
+    story: SampleStory,
 ) -> None:
     poisons = story.orders_after
     handled = {n for n, poison in poisons.items() if poison["state"] == "confirmed"}
@@ -315,7 +317,7 @@ def test_orders_that_the_new_release_can_handle_are_handled_after_a_requeue(
     assert back == {n: int(n not in handled) for n in poisons}
 
 
-def test_the_release_mends_half_of_the_bug(story: Story) -> None:
+def test_the_release_mends_half_of_the_bug(story: SampleStory) -> None:
     (bug,) = (p for p in story.problems if p["title"] == "ZeroDivisionError")
     became = {
         poison["state"]
@@ -327,7 +329,7 @@ def test_the_release_mends_half_of_the_bug(story: Story) -> None:
 
 
 def test_a_message_that_kills_its_consumer_is_poison_with_cause_crash(
-    story: Story,
+    story: SampleStory,
 ) -> None:
     before, after = story.shipments_before, story.shipments_after
     (crash,) = (p for p in story.problems if p["title"] == "ProcessDied")
@@ -341,25 +343,25 @@ def test_a_message_that_kills_its_consumer_is_poison_with_cause_crash(
     assert {poison["counts"]["crashes"] for poison in after.values()} == {4}
 
 
-def test_the_record_says_what_the_consumers_say(story: Story) -> None:
+def test_the_record_says_what_the_consumers_say(story: SampleStory) -> None:
     assert story.record == story.ledger
     assert story.record["ContentTopic"].recurrences == len(story.content_before)
     assert story.record["orders"].confirmations == len(story.fixable)
 
 
-def test_consumers_count_what_they_do(story: Story) -> None:
+def test_consumers_count_what_they_do(story: SampleStory) -> None:
     assert story.counted["ContentTopic"] > 100
     assert story.counted["orders"] > 50
     assert story.counted["shipments"] > 0
 
 
-def test_a_client_that_got_a_fault_gets_its_quote_later(story: Story) -> None:
+def test_a_client_that_got_a_fault_gets_its_quote_later(story: SampleStory) -> None:
     # SOAP has a fault, JSON a problem.
     assert "500" in story.refusals_of_quotes
     assert story.refusals_of_quotes & {"502", "503", "504"}
 
 
-def test_the_trail_is_whole(story: Story) -> None:
+def test_the_trail_is_whole(story: SampleStory) -> None:
     code, said = story.verdict
 
     assert code == 0

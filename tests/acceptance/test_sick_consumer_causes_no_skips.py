@@ -38,7 +38,7 @@ Handler = Callable[[Message], None]
 
 
 @dataclass(kw_only=True)
-class Consumer:
+class HandlingConsumer:
     """A guard that handles every message of a topic, one after the other."""
 
     guard: Guard
@@ -55,7 +55,7 @@ class Consumer:
         return Counter(self.outcomes.values())
 
 
-Make = Callable[..., Consumer]
+Make = Callable[..., HandlingConsumer]
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def consumer(web: Web) -> Iterator[Make]:
     key = api_key()
     with ExitStack() as closing:
 
-        def make(name: str, handler: Handler, **options: Any) -> Consumer:
+        def make(name: str, handler: Handler, **options: Any) -> HandlingConsumer:
             guard = Guard(
                 topic="orders",
                 consumer_group="billing",
@@ -76,7 +76,7 @@ def consumer(web: Web) -> Iterator[Make]:
                 policy=RetryPolicy(max_attempts=1),
                 **options,
             )
-            return Consumer(guard=closing.enter_context(guard), handler=handler)
+            return HandlingConsumer(guard=closing.enter_context(guard), handler=handler)
 
         yield make
 
@@ -119,7 +119,7 @@ def test_no_good_message_is_skipped(
     wait_until(lambda: GuardRow.objects.count() == 2)
     messages = [message(number) for number in range(int(pace * seconds / 60))]
 
-    def feed(one_or_two: Consumer) -> None:
+    def feed(one_or_two: HandlingConsumer) -> None:
         began = time.monotonic()
         for number, each in enumerate(messages):
             time.sleep(max(0, began + number * 60 / pace - time.monotonic()))

@@ -37,7 +37,7 @@ from apps.triage.operation_states import LAYOUT, OperationState
 from apps.triage.tasks import rescue
 from poisonweb.embedded import process_control
 from poisonweb.embedded.free_ports import free_port
-from tests.acceptance.api_client import Client
+from tests.acceptance.api_client import ApiClient
 from tests.acceptance.earlier_commit_checkout import unpack
 from tests.acceptance.product_process import ROOT, environment
 from tests.acceptance.web_server_process import url_of_this_database
@@ -45,7 +45,7 @@ from tests.failure_report_builders import failure
 from tests.integration.test_upgrade import connected_to, scratch
 from tests.many_messages_by_sql import insert_messages
 from tests.triage_operation_runner import counts_of
-from tests.upgrade_lock_watch import Watch, watched
+from tests.upgrade_lock_watch import LockWatch, watched
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.django_db(transaction=True)]
@@ -69,7 +69,7 @@ WORKER = (
 )
 
 
-class Tree:
+class ReleaseTree:
     """A release: its folder, and what its programs need."""
 
     def __init__(
@@ -126,15 +126,15 @@ class Tree:
             program.wait()
 
     @contextmanager
-    def web(self, key: str, *arguments: str) -> Iterator[Client]:
+    def web(self, key: str, *arguments: str) -> Iterator[ApiClient]:
         port = free_port()
-        client = Client(url=f"http://127.0.0.1:{port}", key=key)
+        client = ApiClient(url=f"http://127.0.0.1:{port}", key=key)
         with self.running(*arguments, "--port", str(port)):
             wait_until(partial(answers, client), seconds=60)
             yield client
 
 
-def answers(client: Client) -> bool:
+def answers(client: ApiClient) -> bool:
     with suppress(OSError):
         client.get("operations")
         return True
@@ -159,13 +159,13 @@ def of_problem(number: int) -> str:
     return f"is:open topic:{TOPIC} error:Unpayable{number:02}"
 
 
-def preview(client: Client, **selection: object) -> str:
+def preview(client: ApiClient, **selection: object) -> str:
     """Preview a requeue; return its token, before a worker has selected all of it."""
     answer = client.post("operations/preview", {"verb": "redrive", **selection})
     return str(answer["token"])
 
 
-def confirm(client: Client, token: str) -> int:
+def confirm(client: ApiClient, token: str) -> int:
     """Confirm a preview as soon as a worker has selected all of it."""
 
     def accepted() -> int:
@@ -180,7 +180,7 @@ def confirm(client: Client, token: str) -> int:
     return wait_until(accepted, seconds=120)
 
 
-def set_up(client: Client, redis_url: str) -> None:
+def set_up(client: ApiClient, redis_url: str) -> None:
     client.post("brokers", {"name": "redis", "kind": "redis_streams", "url": redis_url})
     client.post("topics", {"name": TOPIC, "broker": "redis"})
     queue = {"dead_letter_queue": "letters-dead", "mode": "capture"}
@@ -191,7 +191,7 @@ class Minute:
     """What everybody does while both releases are at work."""
 
     def __init__(
-        self, webs: list[Client], stream: Redis, messages: Iterator[list[int]]
+        self, webs: list[ApiClient], stream: Redis, messages: Iterator[list[int]]
     ) -> None:
         self.webs = webs
         self.stream = stream
@@ -280,10 +280,10 @@ def messages_of(
 
 
 @dataclass(kw_only=True)
-class Outcome:
+class UpgradeOutcome:
     """What became of the upgrade; `begun` are the operations of either release."""
 
-    watch: Watch
+    watch: LockWatch
     states: list[str]
     begun: list[int]
     letters: int
@@ -291,12 +291,12 @@ class Outcome:
 
 
 def upgrade(
-    before: Tree,
-    after: Tree,
+    before: ReleaseTree,
+    after: ReleaseTree,
     key: str,
     session: psycopg.Connection[Any],
     stream: Redis,
-) -> Outcome:
+) -> UpgradeOutcome:
     """Upgrade at work, and go on with both releases, then with the newer one alone."""
     with ExitStack() as newer, ExitStack() as older:
         older_web = older.enter_context(before.web(key, *OLDER_WEB))
@@ -326,7 +326,7 @@ def upgrade(
         wait_until(partial(is_over, begun), seconds=900)
         letters = Poison.objects.filter(topic__name=LETTERS)
         wait_until(lambda: letters.count() >= minute.letters, seconds=60)
-    return Outcome(
+    return UpgradeOutcome(
         watch=watch,
         states=states,
         begun=begun,
@@ -343,9 +343,9 @@ def test_an_upgrade_holds_nobody_up_and_loses_nothing(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = unpack(RELEASE, tmp_path_factory.mktemp("before"))
-    before = Tree(folder, tmp_path / "before", redis_url)
+    before = ReleaseTree(folder, tmp_path / "before", redis_url)
     local = {"POISONWEB_LOOPBACK_BROKERS": "1"}
-    after = Tree(ROOT, tmp_path / "after", redis_url, **local)
+    after = ReleaseTree(ROOT, tmp_path / "after", redis_url, **local)
     before.manage("migrate", "--verbosity", "0")
     known_scopes = set(Scope) - {Scope.GATEWAY_CALL}  # newer than the release
     scopes = [word for scope in known_scopes for word in ("--scope", scope.value)]

@@ -11,7 +11,7 @@ import pytest
 from poisonguard.amps import BookmarkStore
 from poisonguard.amps.mister_yuck import POISON_TOPIC
 from tests.amps.fake_amps_server import Amps
-from tests.sdk.fake_poisonweb_server import KEY, Server, be_patient, running
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer, be_patient, running
 
 NEVER = 3_600.0  # seconds: a test writes when it says so
 
@@ -31,7 +31,7 @@ def amps() -> Iterator[Amps]:
 
 
 @pytest.fixture
-def poisonweb() -> Iterator[Server]:
+def poisonweb() -> Iterator[FakeServer]:
     with running() as server:
         yield server
 
@@ -65,7 +65,7 @@ def connect(amps: Amps, absorbed: list[BaseException]) -> Iterator[Connect]:
 
 
 @pytest.fixture
-def store_of(poisonweb: Server) -> Iterator[Open]:
+def store_of(poisonweb: FakeServer) -> Iterator[Open]:
     """Return a function that creates a bookmark store, killed after the test."""
     stores: list[BookmarkStore] = []
 

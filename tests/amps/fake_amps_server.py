@@ -27,7 +27,7 @@ Header = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Logged:
+class LoggedMessage:
     topic: str
     publisher: str
     seq: int
@@ -39,8 +39,8 @@ class Logged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subscription:
-    connection: Connection
+class AmpsSubscription:
+    connection: AmpsConnection
     sub_id: str
     topic: str
     bookmarks: bool
@@ -51,11 +51,11 @@ class Amps:
     """A server on a free port; `keys` names the key of each SOW topic."""
 
     keys: Mapping[str, str] = field(default_factory=dict)
-    log: list[Logged] = field(default_factory=list)
+    log: list[LoggedMessage] = field(default_factory=list)
     records: dict[str, dict[str, bytes]] = field(default_factory=dict)
     commands: list[Header] = field(default_factory=list)
-    subscriptions: list[Subscription] = field(default_factory=list)
-    connections: list[Connection] = field(default_factory=list)
+    subscriptions: list[AmpsSubscription] = field(default_factory=list)
+    connections: list[AmpsConnection] = field(default_factory=list)
     silent: frozenset[str] = frozenset()  # commands that get no answer
     is_frozen: bool = False  # it takes connections, and nothing else happens
     lock: Lock = field(default_factory=Lock)
@@ -105,7 +105,9 @@ class Amps:
             last = max((m.seq for m in self.log if m.publisher == publisher), default=0)
             for number, body in enumerate(bodies, start=1):
                 seq = last + number * step
-                self._take(Logged(topic=topic, publisher=publisher, seq=seq, body=body))
+                self._take(
+                    LoggedMessage(topic=topic, publisher=publisher, seq=seq, body=body)
+                )
 
     def persist(self, sub_id: str, bookmark: str) -> None:
         """Tell a subscription how far its messages have been replicated."""
@@ -124,12 +126,12 @@ class Amps:
         with suppress(OSError):
             while True:
                 peer, _ = self.listener.accept()
-                connection = Connection(server=self, peer=peer)
+                connection = AmpsConnection(server=self, peer=peer)
                 with self.lock:
                     self.connections.append(connection)
                 connection.start()
 
-    def _take(self, message: Logged) -> None:
+    def _take(self, message: LoggedMessage) -> None:
         if message.topic in self.keys:
             key = str(json.loads(message.body)[self.keys[message.topic]])
             self.records.setdefault(message.topic, {})[key] = message.body
@@ -139,36 +141,36 @@ class Amps:
             if subscription.topic == message.topic:
                 subscription.connection.send([delivery(message, subscription)])
 
-    def obey(self, connection: Connection, header: Header, body: bytes) -> None:
+    def obey(self, connection: AmpsConnection, header: Header, body: bytes) -> None:
         with self.lock:
             self.commands.append(header)
             if header["c"] not in self.silent and not self.is_frozen:
                 _OBEY[header["c"]](self, connection, header, body)
 
-    def logon(self, connection: Connection, header: Header, _: bytes) -> None:
+    def logon(self, connection: AmpsConnection, header: Header, _: bytes) -> None:
         connection.acknowledge(header, version="5.3.4.0", s=0, bm="1|0|")
 
-    def take(self, _: Connection, header: Header, body: bytes) -> None:
+    def take(self, _: AmpsConnection, header: Header, body: bytes) -> None:
         self.publish_own(header["t"], body)
 
     def publish_own(self, topic: str, body: bytes) -> None:
         last = max((m.seq for m in self.log if m.publisher == OWN), default=0)
-        self._take(Logged(topic=topic, publisher=OWN, seq=last + 1, body=body))
+        self._take(LoggedMessage(topic=topic, publisher=OWN, seq=last + 1, body=body))
 
-    def heartbeat(self, connection: Connection, header: Header, _: bytes) -> None:
+    def heartbeat(self, connection: AmpsConnection, header: Header, _: bytes) -> None:
         if header["o"].startswith("start"):
             Thread(target=self._beat, args=[connection], daemon=True).start()
 
-    def _beat(self, connection: Connection) -> None:
+    def _beat(self, connection: AmpsConnection) -> None:
         while connection in self.connections and not self.is_frozen:
             connection.send([frame({"c": "heartbeat"})])
             time.sleep(0.1)
 
-    def flush(self, connection: Connection, header: Header, _: bytes) -> None:
+    def flush(self, connection: AmpsConnection, header: Header, _: bytes) -> None:
         connection.acknowledge(header)
 
-    def subscribe(self, connection: Connection, header: Header, _: bytes) -> None:
-        subscription = Subscription(
+    def subscribe(self, connection: AmpsConnection, header: Header, _: bytes) -> None:
+        subscription = AmpsSubscription(
             connection=connection,
             sub_id=header["sub_id"],
             topic=header["t"],
@@ -181,7 +183,7 @@ class Amps:
             messages = self._after(subscription.topic, header["bookmark"])
             connection.send(delivery(message, subscription) for message in messages)
 
-    def _after(self, topic: str, bookmark: str) -> Iterator[Logged]:
+    def _after(self, topic: str, bookmark: str) -> Iterator[LoggedMessage]:
         if bookmark == NOW:
             return iter(())
         marks = dict(_marks(bookmark))
@@ -191,7 +193,7 @@ class Amps:
             if message.topic == topic and message.seq > marks.get(message.publisher, 0)
         )
 
-    def sow(self, connection: Connection, header: Header, _: bytes) -> None:
+    def sow(self, connection: AmpsConnection, header: Header, _: bytes) -> None:
         query, topic = header["query_id"], header["t"]
         connection.acknowledge(header, query_id=query)
         frames = [frame({"c": "group_begin", "query_id": query})]
@@ -203,11 +205,11 @@ class Amps:
         connection.send(frames)
 
     def sow_and_subscribe(
-        self, connection: Connection, header: Header, body: bytes
+        self, connection: AmpsConnection, header: Header, body: bytes
     ) -> None:
         self.sow(connection, header, body)
         self.subscriptions.append(
-            Subscription(
+            AmpsSubscription(
                 connection=connection,
                 sub_id=header["sub_id"],
                 topic=header["t"],
@@ -215,7 +217,7 @@ class Amps:
             )
         )
 
-    def unsubscribe(self, connection: Connection, header: Header, _: bytes) -> None:
+    def unsubscribe(self, connection: AmpsConnection, header: Header, _: bytes) -> None:
         self.subscriptions = [
             s
             for s in self.subscriptions
@@ -238,7 +240,7 @@ _OBEY = {
 }
 
 
-class Connection:
+class AmpsConnection:
     """One client: a thread for its commands, and one for sending."""
 
     def __init__(self, *, server: Amps, peer: socket.socket) -> None:
@@ -301,7 +303,7 @@ def compact(value: Mapping[str, object]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def delivery(message: Logged, subscription: Subscription) -> bytes:
+def delivery(message: LoggedMessage, subscription: AmpsSubscription) -> bytes:
     header = {"c": "p", "t": message.topic, "sids": subscription.sub_id}
     if subscription.bookmarks:
         header["bm"] = message.bookmark

@@ -22,7 +22,7 @@ from poisonguard.errors import Away
 from poisonguard.skipping.skip_list import Fence
 from tests.amps.conftest import Connect, Open, kill
 from tests.amps.fake_amps_server import OWN, Amps
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 from tests.sdk.killed_consumer_logs import Lives
 from tests.waiting import wait_until
 
@@ -33,7 +33,7 @@ RECENT = AMPS.Client.Bookmarks.MOST_RECENT
 ORDERS = ("billing-1", "eu", "orders")
 
 
-class Reader:
+class DiscardingHandler:
     """A handler that keeps the ids it is given and discards all but some."""
 
     def __init__(self, client: Any, *, leaves: set[int] | None = None) -> None:
@@ -68,18 +68,18 @@ def a_message(bookmark: str = "", sub_id: str = "", topic: str = "orders") -> An
 
 
 def test_resumes_after_the_last_message_that_was_discarded(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+    amps: Amps, poisonweb: FakeServer, store_of: Open, connect: Connect
 ) -> None:
     amps.publish("orders", *bodies(1, 2, 3))
     with store_of() as store:
         client = connect(store)
-        first = Reader(client)
+        first = DiscardingHandler(client)
         first.subscribe()
         wait_until(lambda: first.ids == [1, 2, 3])
         client.close()
     amps.publish("orders", *bodies(4, 5))
 
-    second = Reader(connect(store_of()))
+    second = DiscardingHandler(connect(store_of()))
     second.subscribe()
 
     wait_until(lambda: len(second.ids) >= 2)
@@ -88,12 +88,12 @@ def test_resumes_after_the_last_message_that_was_discarded(
 
 
 def test_only_the_hole_is_handled_again_and_the_rest_is_duplicate(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+    amps: Amps, poisonweb: FakeServer, store_of: Open, connect: Connect
 ) -> None:
     amps.publish("orders", *bodies(*range(1, 101)))
     with store_of() as store:
         client = connect(store)
-        first = Reader(client, leaves={10})
+        first = DiscardingHandler(client, leaves={10})
         first.subscribe()
         wait_until(lambda: len(first.ids) == 100)
         client.close()
@@ -101,7 +101,7 @@ def test_only_the_hole_is_handled_again_and_the_rest_is_duplicate(
     client = connect(again := store_of())
     client.set_duplicate_message_handler(lambda m: duplicates.append(m.get_bookmark()))
 
-    second = Reader(client)
+    second = DiscardingHandler(client)
     second.subscribe()
 
     wait_until(lambda: len(duplicates) == 90)
@@ -110,14 +110,14 @@ def test_only_the_hole_is_handled_again_and_the_rest_is_duplicate(
 
 
 def test_numbers_that_other_topics_took_leave_no_holes(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+    amps: Amps, poisonweb: FakeServer, store_of: Open, connect: Connect
 ) -> None:
     for number in range(1, 51):
         amps.publish("orders", *bodies(number))
         amps.publish("refunds", *bodies(number))
     with store_of() as store:
         client = connect(store)
-        reader = Reader(client)
+        reader = DiscardingHandler(client)
         reader.subscribe()
         wait_until(lambda: len(reader.ids) == 50)
         client.close()
@@ -126,21 +126,21 @@ def test_numbers_that_other_topics_took_leave_no_holes(
 
 
 def test_two_publishers_resume_each_at_the_lesser_of_settled_and_persisted(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+    amps: Amps, poisonweb: FakeServer, store_of: Open, connect: Connect
 ) -> None:
     for number in range(1, 11):
         amps.publish("orders", *bodies(number), publisher="5")
         amps.publish("orders", *bodies(100 + number), publisher="13948331409633568391")
     with store_of() as store:
         client = connect(store)
-        first = Reader(client, leaves={108})
+        first = DiscardingHandler(client, leaves={108})
         first.subscribe()
         wait_until(lambda: len(first.ids) == 20)
         amps.persist("eu", "5|4|")
         wait_until(lambda: store.get_most_recent("eu").startswith("5|4|"))
         client.close()
 
-    second = Reader(connect(store_of()))
+    second = DiscardingHandler(connect(store_of()))
     second.subscribe()
 
     bookmark = amps.bookmarks_asked()[-1]
@@ -150,10 +150,10 @@ def test_two_publishers_resume_each_at_the_lesser_of_settled_and_persisted(
 
 
 def test_a_reconnect_brings_what_is_unsettled_and_nothing_else(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+    amps: Amps, poisonweb: FakeServer, store_of: Open, connect: Connect
 ) -> None:
     amps.publish("orders", *bodies(1, 2, 3, 4))
-    reader = Reader(connect(store_of()), leaves={2})
+    reader = DiscardingHandler(connect(store_of()), leaves={2})
     reader.subscribe()
     wait_until(lambda: len(reader.ids) == 4)
 
@@ -167,13 +167,13 @@ def test_a_reconnect_brings_what_is_unsettled_and_nothing_else(
 
 def test_no_message_is_lost_while_poisonweb_is_away(
     amps: Amps,
-    poisonweb: Server,
+    poisonweb: FakeServer,
     store_of: Open,
     connect: Connect,
     absorbed: list[BaseException],
 ) -> None:
     store = store_of()
-    reader = Reader(connect(store))
+    reader = DiscardingHandler(connect(store))
     reader.subscribe()
     amps.publish("orders", *bodies(1))
     wait_until(lambda: reader.ids)
@@ -193,10 +193,10 @@ def test_no_message_is_lost_while_poisonweb_is_away(
 
 
 def test_a_subscription_whose_position_cannot_be_read_is_refused(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+    amps: Amps, poisonweb: FakeServer, store_of: Open, connect: Connect
 ) -> None:
     amps.publish("orders", *bodies(1, 2))
-    reader = Reader(connect(store_of()))
+    reader = DiscardingHandler(connect(store_of()))
     poisonweb.stop()
 
     with pytest.raises(Away):
@@ -207,14 +207,14 @@ def test_a_subscription_whose_position_cannot_be_read_is_refused(
 
 def test_a_sub_id_that_the_client_made_is_not_kept_and_a_warning_says_so(
     amps: Amps,
-    poisonweb: Server,
+    poisonweb: FakeServer,
     store_of: Open,
     connect: Connect,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     amps.publish("orders", *bodies(1, 2, 3))
     store = store_of()
-    reader = Reader(connect(store), leaves={2})
+    reader = DiscardingHandler(connect(store), leaves={2})
 
     reader.client.bookmark_subscribe(reader, "orders", RECENT)
     wait_until(lambda: len(reader.ids) == 3)
@@ -230,13 +230,13 @@ def test_a_sub_id_that_the_client_made_is_not_kept_and_a_warning_says_so(
 
 def test_a_position_that_begins_with_the_first_message_is_logged_once(
     amps: Amps,
-    poisonweb: Server,
+    poisonweb: FakeServer,
     store_of: Open,
     connect: Connect,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with store_of(topics={"eu": "orders"}) as store:
-        Reader(client := connect(store)).subscribe()
+        DiscardingHandler(client := connect(store)).subscribe()
         amps.cut()
         wait_until(lambda: len(amps.bookmarks_asked()) == 2)
         amps.publish("orders", *bodies(1))
@@ -244,8 +244,8 @@ def test_a_position_that_begins_with_the_first_message_is_logged_once(
         client.close()
     before = _warnings(caplog)
 
-    Reader(connect(store_of())).subscribe()
-    Reader(connect(store_of(start=Start.NOW))).subscribe(sub_id="us")
+    DiscardingHandler(connect(store_of())).subscribe()
+    DiscardingHandler(connect(store_of(start=Start.NOW))).subscribe(sub_id="us")
 
     assert len(before) == 1
     assert "eu of billing-1 has no position" in before[0]
@@ -268,7 +268,7 @@ def test_a_message_whose_headers_cannot_be_read_is_not_lost(
     absorbed: list[BaseException],
     header: bytes,
 ) -> None:
-    reader = Reader(connect(store_of()))
+    reader = DiscardingHandler(connect(store_of()))
     reader.subscribe()
     frame = header + bodies(1)[0]
 
@@ -294,17 +294,17 @@ def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_new_subscription_begins_at_the_start_of_the_store(
     amps: Amps, store_of: Open, connect: Connect, start: Start, bookmark: str
 ) -> None:
-    Reader(connect(store_of(start=start))).subscribe()
+    DiscardingHandler(connect(store_of(start=start))).subscribe()
 
     assert amps.bookmarks_asked() == [bookmark]
 
 
 def test_a_start_from_now_resumes_at_its_first_message_after_a_kill(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+    amps: Amps, poisonweb: FakeServer, store_of: Open, connect: Connect
 ) -> None:
     amps.publish("orders", *bodies(1, 2, 3))
     store = store_of(start=Start.NOW)
-    first = Reader(client := connect(store), leaves={4})
+    first = DiscardingHandler(client := connect(store), leaves={4})
     first.subscribe()
     amps.publish("orders", *bodies(4))
     wait_until(lambda: first.ids)
@@ -313,7 +313,7 @@ def test_a_start_from_now_resumes_at_its_first_message_after_a_kill(
     kill(store)
     amps.publish("orders", *bodies(5))
 
-    second = Reader(connect(store_of(start=Start.NOW)))
+    second = DiscardingHandler(connect(store_of(start=Start.NOW)))
     second.subscribe()
 
     wait_until(lambda: len(second.ids) == 2)
@@ -321,16 +321,16 @@ def test_a_start_from_now_resumes_at_its_first_message_after_a_kill(
 
 
 def test_a_subscription_from_the_epoch_gets_no_settled_message(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+    amps: Amps, poisonweb: FakeServer, store_of: Open, connect: Connect
 ) -> None:
     amps.publish("orders", *bodies(1, 2, 3))
     with store_of() as store:
-        first = Reader(client := connect(store), leaves={2})
+        first = DiscardingHandler(client := connect(store), leaves={2})
         first.subscribe()
         wait_until(lambda: len(first.ids) == 3)
         client.close()
 
-    second = Reader(connect(store_of()))
+    second = DiscardingHandler(connect(store_of()))
     second.subscribe(AMPS.Client.Bookmarks.EPOCH)
     amps.publish("orders", *bodies(4))
 
@@ -339,12 +339,12 @@ def test_a_subscription_from_the_epoch_gets_no_settled_message(
 
 
 def test_a_subscription_from_own_bookmarks_skips_earlier_messages(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+    amps: Amps, poisonweb: FakeServer, store_of: Open, connect: Connect
 ) -> None:
     amps.publish("orders", *bodies(1, 2, 3), publisher="5")
     amps.publish("orders", *bodies(11, 12, 13), publisher="6")
     store = store_of()
-    reader = Reader(connect(store))
+    reader = DiscardingHandler(connect(store))
 
     reader.subscribe("5|2|,6|1|")
 
@@ -356,21 +356,21 @@ def test_a_subscription_from_own_bookmarks_skips_earlier_messages(
 
 def test_a_start_while_poisonweb_is_away_keeps_the_stored_position(
     amps: Amps,
-    poisonweb: Server,
+    poisonweb: FakeServer,
     store_of: Open,
     connect: Connect,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     amps.publish("orders", *bodies(1, 2, 3))
     with store_of() as store:
-        first = Reader(client := connect(store), leaves={2})
+        first = DiscardingHandler(client := connect(store), leaves={2})
         first.subscribe()
         wait_until(lambda: len(first.ids) == 3)
         client.close()
     store = store_of()
     poisonweb.stop()
 
-    second = Reader(connect(store))
+    second = DiscardingHandler(connect(store))
     second.subscribe(AMPS.Client.Bookmarks.EPOCH)
     wait_until(lambda: len(second.ids) == 3)
     poisonweb.start()
@@ -382,11 +382,11 @@ def test_a_start_while_poisonweb_is_away_keeps_the_stored_position(
 
 
 def test_a_fenced_client_settles_nothing_and_may_subscribe_again(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+    amps: Amps, poisonweb: FakeServer, store_of: Open, connect: Connect
 ) -> None:
     fenced: list[str] = []
     old = store_of(on_fenced=fenced.append)
-    reader = Reader(client := connect(old), leaves={2})
+    reader = DiscardingHandler(client := connect(old), leaves={2})
     reader.subscribe()
     amps.publish("orders", *bodies(1, 2))
     wait_until(lambda: len(reader.ids) == 2)
@@ -409,7 +409,7 @@ def test_a_fenced_client_settles_nothing_and_may_subscribe_again(
 
 
 def test_the_client_is_held_back_while_too_much_is_unsettled(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+    amps: Amps, poisonweb: FakeServer, store_of: Open, connect: Connect
 ) -> None:
     amps.publish("orders", *bodies(*range(1, 101)))
     store = store_of(in_flight_limit=10)
@@ -435,10 +435,10 @@ def test_the_client_is_held_back_while_too_much_is_unsettled(
 
 
 def test_a_sub_id_may_hold_a_quote(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+    amps: Amps, poisonweb: FakeServer, store_of: Open, connect: Connect
 ) -> None:
     with store_of() as store:
-        reader = Reader(client := connect(store))
+        reader = DiscardingHandler(client := connect(store))
         amps.publish("orders", *bodies(1))
         reader.subscribe(sub_id='eu"us')
         wait_until(lambda: reader.ids)
@@ -448,10 +448,10 @@ def test_a_sub_id_may_hold_a_quote(
 
 
 def test_a_sub_id_used_for_another_topic_is_named(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+    amps: Amps, poisonweb: FakeServer, store_of: Open, connect: Connect
 ) -> None:
     store = store_of(topics={"eu": "refunds"})
-    reader = Reader(connect(store))
+    reader = DiscardingHandler(connect(store))
     amps.publish("orders", *bodies(1))
 
     reader.subscribe()
@@ -476,7 +476,7 @@ def test_a_sub_id_used_for_another_topic_is_named(
     ],
 )
 def test_the_store_answers_every_message_and_never_raises(
-    poisonweb: Server, store_of: Open, state: str, bookmark: str, sub_id: str
+    poisonweb: FakeServer, store_of: Open, state: str, bookmark: str, sub_id: str
 ) -> None:
     store = store_of()
     store.set_server_version(5_030_400)
@@ -492,7 +492,7 @@ def test_the_store_answers_every_message_and_never_raises(
     assert type(answers[1]) is int
 
 
-def _bring(store: BookmarkStore, poisonweb: Server, state: str) -> None:
+def _bring(store: BookmarkStore, poisonweb: FakeServer, state: str) -> None:
     if state == "away":
         poisonweb.stop()
     elif state == "fenced":
@@ -518,7 +518,7 @@ def test_a_settled_message_is_reported_to_the_client_as_true(
 
 
 def test_after_kills_only_the_hole_and_what_was_not_written_come_again(
-    amps: Amps, poisonweb: Server, tmp_path: Path
+    amps: Amps, poisonweb: FakeServer, tmp_path: Path
 ) -> None:
     hole, lives = 10, Lives(tmp_path)
     amps.publish("orders", *bodies(*range(1, MESSAGES + 1)))
@@ -545,7 +545,7 @@ def test_after_kills_only_the_hole_and_what_was_not_written_come_again(
 
 
 def _start(
-    amps: Amps, poisonweb: Server, log: Path, hole: int
+    amps: Amps, poisonweb: FakeServer, log: Path, hole: int
 ) -> subprocess.Popen[bytes]:
     arguments = [amps.url, poisonweb.url, KEY, log, hole]
     return subprocess.Popen(
@@ -560,7 +560,7 @@ def _start(
     )
 
 
-def _unsettled(poisonweb: Server) -> set[int]:
+def _unsettled(poisonweb: FakeServer) -> set[int]:
     with poisonweb.changed:
         position = poisonweb.positions.get(ORDERS)
         runs = position.settled.get(OWN, []) if position else []

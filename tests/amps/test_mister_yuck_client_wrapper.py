@@ -20,7 +20,7 @@ from poisonguard.amps.mister_yuck import POISON_TOPIC, WHY_LIMIT
 from poisonguard.errors import StartTimeout, Stopping
 from tests.amps.conftest import Connect, Open
 from tests.amps.fake_amps_server import OWN, Amps
-from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.fake_poisonweb_server import FakeServer
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -317,7 +317,7 @@ def test_poison_found_while_the_server_is_away_is_published_on_its_return(
 
 def test_poison_does_not_pin_the_position_and_is_not_brought_again(
     amps: Amps,
-    poisonweb: Server,
+    poisonweb: FakeServer,
     store_of: Open,
     connect: Connect,
     wrap: Wrap,
@@ -366,7 +366,7 @@ def test_unpublished_poison_is_not_discarded(
 
 
 def test_a_handler_that_exits_ends_the_process_and_the_next_one_skips_its_message(
-    amps: Amps, poisonweb: Server
+    amps: Amps, poisonweb: FakeServer
 ) -> None:
     amps.publish("orders", *bodies(1, 2, 13, 4, 5))
 
@@ -382,7 +382,7 @@ def test_a_handler_that_exits_ends_the_process_and_the_next_one_skips_its_messag
 
 
 def test_behind_a_guard_a_process_that_dies_twice_of_a_message_comes_through(
-    amps: Amps, poisonweb: Server, tmp_path: Path
+    amps: Amps, poisonweb: FakeServer, tmp_path: Path
 ) -> None:
     amps.publish("orders", *bodies(1, 2, 13, 4, 5))
     journal = str(tmp_path / "journal")
@@ -396,7 +396,7 @@ def test_behind_a_guard_a_process_that_dies_twice_of_a_message_comes_through(
 
 
 def _run_to_its_end(
-    amps: Amps, poisonweb: Server, *journal: str
+    amps: Amps, poisonweb: FakeServer, *journal: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [

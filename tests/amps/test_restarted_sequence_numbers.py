@@ -7,8 +7,8 @@ import pytest
 from poisonguard.errors import Refused
 from tests.amps.conftest import Connect, Open
 from tests.amps.fake_amps_server import OWN, Amps
-from tests.amps.test_amps_bookmark_store import ORDERS, Reader, bodies
-from tests.sdk.fake_poisonweb_server import Server
+from tests.amps.test_amps_bookmark_store import ORDERS, DiscardingHandler, bodies
+from tests.sdk.fake_poisonweb_server import FakeServer
 from tests.waiting import wait_until
 
 
@@ -24,13 +24,13 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_messages_with_restarted_numbers_are_handled_and_an_error_is_logged(
     amps: Amps,
-    poisonweb: Server,
+    poisonweb: FakeServer,
     store_of: Open,
     connect: Connect,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = store_of()
-    reader = Reader(connect(store))
+    reader = DiscardingHandler(connect(store))
     reader.subscribe()
     amps.publish("orders", *bodies(*range(1, 6)))
     wait_until(lambda: len(reader.ids) == 5)
@@ -53,7 +53,7 @@ def test_messages_with_restarted_numbers_are_handled_and_an_error_is_logged(
 def test_a_reconnect_asks_for_the_new_numbers_and_filters_them(
     amps: Amps, store_of: Open, connect: Connect
 ) -> None:
-    reader = Reader(connect(store_of()), leaves={102})
+    reader = DiscardingHandler(connect(store_of()), leaves={102})
     reader.subscribe()
     amps.publish("orders", *bodies(*range(1, 6)))
     wait_until(lambda: len(reader.ids) == 5)
@@ -72,20 +72,20 @@ def test_a_reconnect_asks_for_the_new_numbers_and_filters_them(
 
 def test_restarted_numbers_are_noticed_at_the_next_resume(
     amps: Amps,
-    poisonweb: Server,
+    poisonweb: FakeServer,
     store_of: Open,
     connect: Connect,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     amps.publish("orders", *bodies(*range(1, 6)))
     with store_of() as store:
-        first = Reader(client := connect(store))
+        first = DiscardingHandler(client := connect(store))
         first.subscribe()
         wait_until(lambda: len(first.ids) == 5)
         client.close()
     wipe(amps)
 
-    second = Reader(connect(store_of()))
+    second = DiscardingHandler(connect(store_of()))
     second.subscribe()
     amps.publish("orders", *bodies(101, 102))
 
@@ -95,7 +95,7 @@ def test_restarted_numbers_are_noticed_at_the_next_resume(
 
 def test_among_several_publishers_what_may_be_new_is_handled(
     amps: Amps,
-    poisonweb: Server,
+    poisonweb: FakeServer,
     store_of: Open,
     connect: Connect,
     caplog: pytest.LogCaptureFixture,
@@ -103,7 +103,7 @@ def test_among_several_publishers_what_may_be_new_is_handled(
     for publisher in ("5", "6"):
         amps.publish("orders", *bodies(1, 2, 3), publisher=publisher)
     with store_of() as store:
-        first = Reader(client := connect(store))
+        first = DiscardingHandler(client := connect(store))
         first.subscribe()
         wait_until(lambda: len(first.ids) == 6)
         client.close()
@@ -111,7 +111,7 @@ def test_among_several_publishers_what_may_be_new_is_handled(
         amps.log[:] = [m for m in amps.log if m.publisher == "6"]
 
     store = store_of()
-    second = Reader(connect(store))
+    second = DiscardingHandler(connect(store))
     second.subscribe()
     amps.publish("orders", *bodies(101, 102, 103, 104), publisher="5")
     amps.publish("orders", *bodies(4), publisher="6")
@@ -123,10 +123,10 @@ def test_among_several_publishers_what_may_be_new_is_handled(
 
 
 def test_once_a_person_has_moved_the_position_the_new_numbers_are_kept(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+    amps: Amps, poisonweb: FakeServer, store_of: Open, connect: Connect
 ) -> None:
     store = store_of()
-    reader = Reader(client := connect(store))
+    reader = DiscardingHandler(client := connect(store))
     reader.subscribe()
     amps.publish("orders", *bodies(*range(1, 6)))
     wait_until(lambda: len(reader.ids) == 5)
@@ -140,7 +140,7 @@ def test_once_a_person_has_moved_the_position_the_new_numbers_are_kept(
         poisonweb.positions[ORDERS].settled.clear()
         poisonweb.positions[ORDERS].epoch += 1
     with store_of() as store:
-        again = Reader(client := connect(store))
+        again = DiscardingHandler(client := connect(store))
         again.subscribe()
         wait_until(lambda: again.ids == [101, 102])
         client.close()

@@ -19,7 +19,7 @@ from poisonguard.readers.amps import AmpsReader
 from tests.amps.conftest import Connect
 from tests.amps.fake_amps_server import Amps
 from tests.amps.test_mister_yuck_client_wrapper import No13, a_message, bodies, records
-from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.fake_poisonweb_server import FakeServer
 from tests.sdk.guard_and_handler_builders import guarding
 from tests.waiting import wait_until
 
@@ -39,7 +39,7 @@ class Bad:
 
 
 @pytest.fixture
-def guard(poisonweb: Server) -> Iterator[Guard]:
+def guard(poisonweb: FakeServer) -> Iterator[Guard]:
     with guarding(poisonweb, reader=AmpsReader(), breaker=None) as guard:
         yield guard
 
@@ -58,7 +58,7 @@ def handed_to_a_pool(amps: Amps, client: Any, hand: Callable[[Any], Any]) -> lis
 
 
 def test_eight_copies_make_eight_reports_with_eight_bodies(
-    amps: Amps, poisonweb: Server, connect: Connect, guard: Guard
+    amps: Amps, poisonweb: FakeServer, connect: Connect, guard: Guard
 ) -> None:
     handler = Bad()
     futures = handed_to_a_pool(
@@ -73,7 +73,7 @@ def test_eight_copies_make_eight_reports_with_eight_bodies(
 
 def test_the_client_s_own_object_is_refused_and_charges_no_message(
     amps: Amps,
-    poisonweb: Server,
+    poisonweb: FakeServer,
     connect: Connect,
     guard: Guard,
     caplog: pytest.LogCaptureFixture,
@@ -87,7 +87,7 @@ def test_the_client_s_own_object_is_refused_and_charges_no_message(
 
 
 def test_the_client_s_own_object_is_refused_in_a_task_of_another_thread(
-    amps: Amps, poisonweb: Server, connect: Connect, guard: Guard
+    amps: Amps, poisonweb: FakeServer, connect: Connect, guard: Guard
 ) -> None:
     async def handler(message: Any) -> None:
         raise ValueError
@@ -102,7 +102,7 @@ def test_the_client_s_own_object_is_refused_in_a_task_of_another_thread(
 
 
 def test_the_client_s_own_object_is_handled_on_its_thread(
-    amps: Amps, poisonweb: Server, connect: Connect, guard: Guard
+    amps: Amps, poisonweb: FakeServer, connect: Connect, guard: Guard
 ) -> None:
     handler, outcomes = Bad(), list[Outcome]()
     amps.publish("orders", *EIGHT)
@@ -118,7 +118,7 @@ def test_the_client_s_own_object_is_handled_on_its_thread(
 
 
 def test_messages_of_a_stream_are_of_their_own(
-    amps: Amps, poisonweb: Server, connect: Connect, guard: Guard
+    amps: Amps, poisonweb: FakeServer, connect: Connect, guard: Guard
 ) -> None:
     amps.publish("orders", *EIGHT)
     stream = connect().bookmark_subscribe("orders", EPOCH)

@@ -79,7 +79,7 @@ def missing() -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QueuedMessage:
+class AzureQueueMessage:
     """A message as Azurite stores it."""
 
     text: str
@@ -88,7 +88,7 @@ class QueuedMessage:
     visible_at: str
 
 
-class Server:
+class AzuriteServer:
     """An Azurite of its own; `url` is a connection string."""
 
     def __init__(self, folder: Path) -> None:
@@ -133,11 +133,11 @@ class Server:
         self.process.kill()
         self.process.wait()
 
-    def look(self, queue: str) -> list[QueuedMessage]:
+    def look(self, queue: str) -> list[AzureQueueMessage]:
         """Return the messages of an Azure queue, hidden or not, oldest first."""
         url = f"http://{LOOPBACK}:{self._look_port}/{queue}"
         with urlopen(url, timeout=60) as reply:
-            return [QueuedMessage(**fields) for fields in json.load(reply)]
+            return [AzureQueueMessage(**fields) for fields in json.load(reply)]
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         log = self._folder / "log"

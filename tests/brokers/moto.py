@@ -43,7 +43,7 @@ def missing() -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QueuedMessage:
+class SqsQueueMessage:
     """A message as moto stores it."""
 
     body: str
@@ -54,7 +54,7 @@ class QueuedMessage:
     visible_at: float
 
 
-class Server:
+class MotoServer:
     """A moto of its own; `url` and `endpoint` lead through the gate."""
 
     url = f"sqs://test:test@{REGION}"
@@ -63,7 +63,7 @@ class Server:
         self._folder = folder
         self.port = free_port()
         self.process = self._spawn()
-        self.gate = Gate(self.port)
+        self.gate = CountingGate(self.port)
 
     @property
     def endpoint(self) -> str:
@@ -87,7 +87,7 @@ class Server:
         self.process.kill()
         self.process.wait()
 
-    def look(self, queue: str) -> list[QueuedMessage]:
+    def look(self, queue: str) -> list[SqsQueueMessage]:
         """Return the messages of an SQS queue, hidden or not, oldest first."""
         url = f"http://{LOOPBACK}:{self.port}{LOOK}?queue={quote(queue)}"
         with urlopen(url, timeout=60) as reply:
@@ -113,7 +113,7 @@ class Server:
         return process
 
 
-class Gate:
+class CountingGate:
     """A loopback port in front of another one; `calls` counts SQS' actions by name."""
 
     def __init__(self, behind: int) -> None:
@@ -187,9 +187,9 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _message_of(fields: dict[str, Any]) -> QueuedMessage:
+def _message_of(fields: dict[str, Any]) -> SqsQueueMessage:
     attributes = {
         name: (kind, base64.b64decode(value))
         for name, (kind, value) in fields.pop("attributes").items()
     }
-    return QueuedMessage(attributes=attributes, **fields)
+    return SqsQueueMessage(attributes=attributes, **fields)

@@ -55,7 +55,7 @@ def missing() -> str:
     return "" if there else "apt-get install rabbitmq-server"
 
 
-class Server:
+class RabbitMqServer:
     """A broker of its own; `url` is its address over plain TCP, `tls_url` over TLS."""
 
     def __init__(

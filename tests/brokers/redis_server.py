@@ -13,7 +13,7 @@ from poisonweb.embedded.free_ports import free_port
 from tests.waiting import await_start
 
 
-class Server:
+class RedisServer:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         port = free_port()

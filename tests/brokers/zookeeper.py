@@ -52,7 +52,7 @@ def missing() -> str:
     return "" if find_spec("pyspark") else "pip install -r spark/requirements.txt"
 
 
-class Server:
+class ZooKeeperServer:
     """A ZooKeeper of its own; `hosts` is its address."""
 
     def __init__(self, folder: Path) -> None:

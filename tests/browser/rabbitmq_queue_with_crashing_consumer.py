@@ -14,7 +14,7 @@ from typing import Any
 
 import pika
 
-from tests.brokers.rabbitmq import Server
+from tests.brokers.rabbitmq import RabbitMqServer
 
 TOPIC, QUEUE = "payments", "payments-dead"
 BODY = b'{"payment": 4711}'
@@ -24,8 +24,8 @@ DELIVERY_LIMIT = 3
 CONSUMER = Path(__file__).with_name("crashing_pika_consumer.py")
 
 
-class Own:
-    def __init__(self, server: Server) -> None:
+class RabbitMqWithManagement:
+    def __init__(self, server: RabbitMqServer) -> None:
         self._server = server
         self.url = server.url
         self.options = json.dumps({"management_url": server.management_url})

@@ -16,7 +16,7 @@ import redis
 from playwright.sync_api import Locator, Page, expect
 
 from poisonweb.embedded import redis as embedded
-from tests.brokers.rabbitmq import Server
+from tests.brokers.rabbitmq import RabbitMqServer
 from tests.browser.conftest import Open
 from tests.browser.rabbitmq_queue_with_crashing_consumer import (
     BODY,
@@ -25,7 +25,7 @@ from tests.browser.rabbitmq_queue_with_crashing_consumer import (
     MARK,
     QUEUE,
     TOPIC,
-    Own,
+    RabbitMqWithManagement,
 )
 from tests.browser.test_accessibility_of_every_page import faults
 from tests.browser.test_triage import SOON, await_rows
@@ -37,10 +37,10 @@ REFUNDS = "refunds"
 
 
 @pytest.fixture(scope="session")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Own]:
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMqWithManagement]:
     # It stays for the tests of all pages, which then include its pages.
-    server = Server(tmp_path_factory.mktemp("their broker"))
-    yield Own(server)
+    server = RabbitMqServer(tmp_path_factory.mktemp("their broker"))
+    yield RabbitMqWithManagement(server)
     server.stop()
 
 
@@ -53,7 +53,7 @@ def own_redis(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def connect(page: Page, own: Own) -> None:
+def connect(page: Page, own: RabbitMqWithManagement) -> None:
     page.get_by_role("link", name="Add a broker").click()
     page.get_by_label("Name", exact=True).fill("ours")
     page.get_by_label("RabbitMQ").check()
@@ -118,7 +118,7 @@ def tell_why_it_failed(page: Page) -> None:
 
 @pytest.mark.needs("rabbitmq")
 def test_what_crashed_a_newcomers_consumer_is_captured_and_handled_after_one_click(
-    open_page: Open, own: Own
+    open_page: Open, own: RabbitMqWithManagement
 ) -> None:
     own.fail()
     page, began = open_page("/"), time.monotonic()

@@ -156,7 +156,7 @@ class Colleague(Visitor):
         return number_in(self.submit("/operations/confirm", decision))
 
 
-class Script(Visitor):
+class ApiScript(Visitor):
     """Decides small selections of open messages by the API."""
 
     def get(self, path: str, **query: str) -> Any:
@@ -201,7 +201,7 @@ class Others:
     """A colleague and a script, who work until they are asked to end."""
 
     colleague: Colleague
-    script: Script
+    script: ApiScript
     problems: list[int]
     decisions: Decisions = field(default_factory=Decisions)
 
@@ -294,11 +294,11 @@ def manage(product: Product, *arguments: str, stdin: str = "") -> str:
     ).stdout.strip()
 
 
-def script_of(product: Product, answers: Answers) -> Script:
+def script_of(product: Product, answers: Answers) -> ApiScript:
     scopes = [word for scope in SCOPES for word in ("--scope", scope)]
     key = manage(product, "create_api_key", "large operations", *scopes)
     headers = {"Authorization": f"Bearer {key}"}
-    return Script(port=product.port, headers=headers, answers=answers)
+    return ApiScript(port=product.port, headers=headers, answers=answers)
 
 
 def colleague_of(product: Product, answers: Answers) -> Colleague:
@@ -416,7 +416,7 @@ def shown_on_overview(page: Page, problems: list[int]) -> dict[int, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class LargeDropResult:
     """What the large drop and its undo did, as their pages count it."""
 
     selected: int  # to be dropped, when it was confirmed
@@ -425,7 +425,7 @@ class Result:
     restored: int
 
 
-def drop_and_undo(page: Page, database: psycopg.Connection[Any]) -> Result:
+def drop_and_undo(page: Page, database: psycopg.Connection[Any]) -> LargeDropResult:
     """Drop all open messages, with a pause, and undo that; all in the browser."""
     page.goto(f"/messages?{urlencode({'q': OPEN})}")
     page.get_by_label("Select this page").check()
@@ -445,7 +445,7 @@ def drop_and_undo(page: Page, database: psycopg.Connection[Any]) -> Result:
     page.get_by_role("button", name=re.compile("^Undo")).click()
     page.wait_for_url(re.compile(r"/operations/\d+$"))
     await_end(page)
-    return Result(
+    return LargeDropResult(
         selected=selected,
         dropped=dropped,
         skipped=skipped,

@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.acceptance.api_client import Client
+from tests.acceptance.api_client import ApiClient
 from tests.acceptance.product_process import PYTHON, Product, environment
 from tests.browser.conftest import Open
 from tests.browser.test_triage import SOON, await_rows, number_at
@@ -27,7 +27,7 @@ IN_TIME = 10_000 if "SOAK" in os.environ else 30_000
 
 
 @pytest.fixture(scope="module")
-def reporter(product: Product) -> Client:
+def reporter(product: Product) -> ApiClient:
     command = [
         PYTHON,
         "manage.py",
@@ -44,10 +44,10 @@ def reporter(product: Product) -> Client:
         text=True,
         check=True,
     )
-    return Client(url=product.url, key=process.stdout.strip())
+    return ApiClient(url=product.url, key=process.stdout.strip())
 
 
-def report(reporter: Client, number: int, *, topic: str, kind: str) -> None:
+def report(reporter: ApiClient, number: int, *, topic: str, kind: str) -> None:
     """Report so many failures of the last three minutes, fifty a request."""
     now = datetime.now(UTC)
     members = [
@@ -82,7 +82,7 @@ def needs(page: Page) -> Locator:
 
 
 def test_five_hundred_failures_are_the_first_row_within_ten_seconds_and_can_be_dropped(
-    open_page: Open, reporter: Client
+    open_page: Open, reporter: ApiClient
 ) -> None:
     page = open_page("/")
     expect(page.get_by_text(FIRE)).to_have_count(0)
@@ -115,7 +115,7 @@ def test_the_overview_puts_what_needs_a_person_above_topics_and_health(
 
 
 def test_rows_stay_where_they_are_while_a_pointer_moves_over_them(
-    open_page: Open, reporter: Client
+    open_page: Open, reporter: ApiClient
 ) -> None:
     page = open_page("/")
     # Enough failures to be among the first problems.
@@ -139,7 +139,7 @@ def test_rows_stay_where_they_are_while_a_pointer_moves_over_them(
 
 
 def test_a_problem_shows_stack_and_breakdowns_above_trend_and_messages(
-    open_page: Open, reporter: Client
+    open_page: Open, reporter: ApiClient
 ) -> None:
     report(reporter, 60, topic="checkout", kind="Declined")
     page = open_page("/problems?q=topic:checkout+error:Declined")
@@ -160,7 +160,7 @@ def test_a_problem_shows_stack_and_breakdowns_above_trend_and_messages(
 
 
 def test_the_number_on_the_button_follows_what_fails_and_is_what_the_preview_counts(
-    open_page: Open, reporter: Client
+    open_page: Open, reporter: ApiClient
 ) -> None:
     report(reporter, 2, topic="checkout", kind="Growing")
     page = open_page("/problems?q=topic:checkout+error:Growing")
@@ -181,7 +181,7 @@ def test_the_number_on_the_button_follows_what_fails_and_is_what_the_preview_cou
 
 
 def test_a_person_goes_from_problem_to_problem_and_back_to_the_list(
-    open_page: Open, reporter: Client
+    open_page: Open, reporter: ApiClient
 ) -> None:
     for kind in ("WalkOne", "WalkTwo"):
         report(reporter, 1, topic="checkout", kind=kind)
@@ -203,7 +203,7 @@ def test_a_person_goes_from_problem_to_problem_and_back_to_the_list(
 
 
 def test_the_header_of_a_column_is_chosen_without_a_script(
-    open_page: Open, reporter: Client
+    open_page: Open, reporter: ApiClient
 ) -> None:
     now = datetime.now(UTC)
     for number in range(2):

@@ -15,7 +15,7 @@ from azure.storage.queue import QueueClient, QueueServiceClient
 from apps.brokers.adapter_contract import Header
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue.adapter import ADAPTER
-from tests.brokers.azurite import ACCOUNT, QueuedMessage, Server
+from tests.brokers.azurite import ACCOUNT, AzureQueueMessage, AzuriteServer
 from tests.contracts.topic_fixture_interface import (
     MAX_DEQUEUE_COUNT,
     Message,
@@ -33,7 +33,7 @@ class AzureStage(StagePorts):
 
     adapter = ADAPTER
 
-    def __init__(self, server: Server, account: str = ACCOUNT) -> None:
+    def __init__(self, server: AzuriteServer, account: str = ACCOUNT) -> None:
         server.start()
         self.server = server
         self.url = server.url_of(account)
@@ -77,7 +77,7 @@ class AzureStage(StagePorts):
     def texts(self, topic: str) -> list[str]:
         return [message.text for message in self.look(topic)]
 
-    def look(self, topic: str) -> list[QueuedMessage]:
+    def look(self, topic: str) -> list[AzureQueueMessage]:
         return self.server.look(topic)
 
     def consume(self, topic: str) -> list[Message]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.contracts.topic_fixture_interface import Stage
+from tests.contracts.topic_fixture_interface import TopicFixture
 
 MEMORY = "memory"
 
@@ -49,8 +49,8 @@ class Kind:
         broker_server: BrokerServer = _named(self.server)(folder)
         return broker_server
 
-    def stage_on(self, server: BrokerServer) -> Stage:
-        stage: Stage = _named(self.stage)(server, **self.settings)
+    def stage_on(self, server: BrokerServer) -> TopicFixture:
+        stage: TopicFixture = _named(self.stage)(server, **self.settings)
         return stage
 
     def param(self) -> Any:
@@ -69,25 +69,25 @@ KINDS = {
     for kind in (
         Kind(
             name="redis_streams",
-            server="tests.brokers.redis_server:Server",
+            server="tests.brokers.redis_server:RedisServer",
             stage="tests.contracts.redis_streams_topic_fixture:RedisStage",
         ),
         Kind(
             name="rabbitmq",
-            server="tests.brokers.rabbitmq:Server",
+            server="tests.brokers.rabbitmq:RabbitMqServer",
             stage="tests.contracts.rabbitmq_topic_fixture:RabbitStage",
             need="rabbitmq",
         ),
         Kind(
             name="azure_queue",
-            server="tests.brokers.azurite:Server",
+            server="tests.brokers.azurite:AzuriteServer",
             stage="tests.contracts.azure_queue_topic_fixture:AzureStage",
             need="azurite",
             stands_in=True,
         ),
         Kind(
             name="sqs",
-            server="tests.brokers.moto:Server",
+            server="tests.brokers.moto:MotoServer",
             stage="tests.contracts.sqs_topic_fixture:SqsStage",
             need="moto",
             stands_in=True,

@@ -10,15 +10,15 @@ from typing import Any, cast
 import pytest
 
 from poisonguard.testing import FakePoisonweb
-from tests.brokers.redis_server import Server
+from tests.brokers.redis_server import RedisServer
 from tests.contracts import broker_kinds
 from tests.contracts.broker_kinds import BrokerServer
 from tests.contracts.in_memory_topic_fixture import MemoryStage
 from tests.contracts.postgres_and_zookeeper_lock_fixtures import lock_database
 from tests.contracts.redis_streams_topic_fixture import RedisStage
-from tests.contracts.topic_fixture_interface import RealStage, Stage, StreamStage
+from tests.contracts.topic_fixture_interface import RealStage, StreamStage, TopicFixture
 
-StageOf = Callable[[str], Stage]
+StageOf = Callable[[str], TopicFixture]
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +45,7 @@ def stage_of(servers: Callable[[str], BrokerServer]) -> Iterator[StageOf]:
     """Make brokers' stages; close their ports and remove them at the end of a test."""
     with ExitStack() as ports:
 
-        def make(kind: str) -> Stage:
+        def make(kind: str) -> TopicFixture:
             if kind == broker_kinds.MEMORY:
                 return MemoryStage()
             stage = broker_kinds.KINDS[kind].stage_on(servers(kind))
@@ -56,7 +56,7 @@ def stage_of(servers: Callable[[str], BrokerServer]) -> Iterator[StageOf]:
         yield make
 
 
-def _close_later(stage: Stage, ports: ExitStack) -> None:
+def _close_later(stage: TopicFixture, ports: ExitStack) -> None:
     def remembering(make: Callable[[], Any]) -> Callable[[], Any]:
         def make_and_remember() -> Any:
             port = make()
@@ -70,7 +70,7 @@ def _close_later(stage: Stage, ports: ExitStack) -> None:
 
 
 @pytest.fixture(params=broker_kinds.EVERY)
-def stage(request: pytest.FixtureRequest, stage_of: StageOf) -> Stage:
+def stage(request: pytest.FixtureRequest, stage_of: StageOf) -> TopicFixture:
     """Yield a stage of each broker kind in turn, also of the broker in memory."""
     return stage_of(request.param)
 
@@ -99,7 +99,7 @@ def redis_stage(stage_of: StageOf) -> RedisStage:
 @pytest.fixture
 def mortal_stage(tmp_path: Path) -> Iterator[RedisStage]:
     """Give one test an empty Redis of its own."""
-    stage = RedisStage(Server(tmp_path))
+    stage = RedisStage(RedisServer(tmp_path))
     yield stage
     stage.client.close()
     stage.server.kill()

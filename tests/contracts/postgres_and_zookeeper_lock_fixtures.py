@@ -77,7 +77,7 @@ class PostgresLockStage(LockStage):
 class ZooKeeperLockStage(LockStage):
     kind = "zookeeper"
 
-    def __init__(self, server: zookeeper.Server) -> None:
+    def __init__(self, server: zookeeper.ZooKeeperServer) -> None:
         self.server = server
         self.address = server.hosts
         self.client = self._started_client()

@@ -29,7 +29,7 @@ from apps.brokers.adapters.rabbitmq.amqp_connection import (
     RabbitRejected,
     RabbitWire,
 )
-from tests.brokers.rabbitmq import Server
+from tests.brokers.rabbitmq import RabbitMqServer
 from tests.contracts.topic_fixture_interface import (
     MAX_DEQUEUE_COUNT,
     VISIBILITY_TIMEOUT,
@@ -41,7 +41,7 @@ from tests.contracts.topic_fixture_interface import (
 class RabbitStage(StagePorts):
     adapter = ADAPTER
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: RabbitMqServer) -> None:
         if server.process.poll() is not None:
             server.start()
         self.server = server

@@ -12,7 +12,7 @@ from apps.brokers.adapter_contract import Header
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.redis_streams.adapter import ADAPTER
 from apps.brokers.adapters.redis_streams.entries import join_body, split_body
-from tests.brokers.redis_server import Server
+from tests.brokers.redis_server import RedisServer
 from tests.contracts.topic_fixture_interface import (
     MAX_DEQUEUE_COUNT,
     VISIBILITY_TIMEOUT,
@@ -26,7 +26,7 @@ class RedisStage(StagePorts):
 
     adapter = ADAPTER
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: RedisServer) -> None:
         if server.process.poll() is not None:
             server.start()
         self.server = server

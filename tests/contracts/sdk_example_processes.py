@@ -23,7 +23,7 @@ LATER = {"id": 2, "total": 5}
 BAD = {"id": 13}  # without a total
 
 
-class Logged:
+class LoggedProgram:
     """A program whose output goes to a file."""
 
     log: Path
@@ -37,7 +37,7 @@ class Logged:
         wait_until(condition, seconds=PATIENCE, describe=lambda: self.said)
 
 
-class Example(Logged):
+class ExampleConsumer(LoggedProgram):
     """One consumer: a process that can be restarted, and its output."""
 
     def __init__(self, command: list[str], environ: dict[str, str], log: Path) -> None:

@@ -19,7 +19,7 @@ from apps.brokers.adapter_contract import (
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.sqs.adapter import ADAPTER
 from apps.brokers.adapters.sqs.messages import content_of, entry_of
-from tests.brokers.moto import REGION, Server
+from tests.brokers.moto import REGION, MotoServer
 from tests.contracts.topic_fixture_interface import (
     MAX_DEQUEUE_COUNT,
     VISIBILITY_TIMEOUT,
@@ -35,7 +35,7 @@ class SqsStage(StagePorts):
 
     def __init__(
         self,
-        server: Server,
+        server: MotoServer,
         *,
         fifo: bool = False,
         visibility_timeout: float = VISIBILITY_TIMEOUT,
@@ -133,7 +133,7 @@ class SqsStage(StagePorts):
 
 
 @cache
-def _client(server: Server) -> Any:  # boto3 makes its clients at run time
+def _client(server: MotoServer) -> Any:  # boto3 makes its clients at run time
     session = Session(
         aws_access_key_id="test", aws_secret_access_key="test", region_name=REGION
     )

@@ -38,7 +38,7 @@ from apps.capture.intake.occurrence import from_dead_letter
 from apps.core import clock
 from apps.core.errors import Refused, Unavailable
 from poisonguard.contract import Cause
-from tests.brokers.azurite import ACCOUNT, KEY, LISTED_ACCOUNT, QueuedMessage
+from tests.brokers.azurite import ACCOUNT, KEY, LISTED_ACCOUNT, AzureQueueMessage
 from tests.contracts.azure_queue_topic_fixture import (
     VISIBILITY_TIMEOUT,
     AzureStage,
@@ -651,7 +651,7 @@ def signed(stage: AzureStage, permission: str) -> str:
     return f"{stage.server.endpoint}?{signature}"
 
 
-def hidden_for(message: QueuedMessage, since: datetime) -> float:
+def hidden_for(message: AzureQueueMessage, since: datetime) -> float:
     """Return the seconds for which a message is hidden, since a moment.
 
     Azurite says its times in whole milliseconds, cut off: so is the moment.

@@ -38,7 +38,12 @@ from apps.core import clock
 from apps.core.errors import Unavailable
 from tests.contracts.broker_kinds import KINDS
 from tests.contracts.cutting_and_counting_proxies import counting
-from tests.contracts.topic_fixture_interface import Message, RealStage, Stage, outbound
+from tests.contracts.topic_fixture_interface import (
+    Message,
+    RealStage,
+    TopicFixture,
+    outbound,
+)
 from tests.waiting import wait_until
 
 SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
@@ -64,7 +69,7 @@ RESERVED_SOMEWHERE = frozenset().union(
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CarriedMessage:
     """A message, and the capability that a broker needs to carry it.
 
     A broker refuses what it cannot carry; the message never arrives changed.
@@ -85,36 +90,48 @@ class Case:
 
 
 CASES = {
-    "plain text": Case(b"body"),
-    "text that is not ASCII": Case("Grüße, 世界 \N{PILE OF POO}".encode()),
-    "every byte value": Case(EVERY_BYTE),
-    "NUL, CRLF and what is not UTF-8": Case(b"\0\r\n\xff\xfe"),
-    "what looks like base64": Case(b"Ym9keQ=="),
-    "markup": Case(b"<a>&amp;</a>\r\n]]>"),
-    "five megabytes": Case(EVERY_BYTE * 20_480),
-    "an empty body": Case(b"", HEADER, needs=None),
-    "nothing at all": Case(b"", needs=None),
-    "a header": Case(b"body", HEADER, needs=Headers.TEXT),
-    "headers out of order": Case(
+    "plain text": CarriedMessage(b"body"),
+    "text that is not ASCII": CarriedMessage("Grüße, 世界 \N{PILE OF POO}".encode()),
+    "every byte value": CarriedMessage(EVERY_BYTE),
+    "NUL, CRLF and what is not UTF-8": CarriedMessage(b"\0\r\n\xff\xfe"),
+    "what looks like base64": CarriedMessage(b"Ym9keQ=="),
+    "markup": CarriedMessage(b"<a>&amp;</a>\r\n]]>"),
+    "five megabytes": CarriedMessage(EVERY_BYTE * 20_480),
+    "an empty body": CarriedMessage(b"", HEADER, needs=None),
+    "nothing at all": CarriedMessage(b"", needs=None),
+    "a header": CarriedMessage(b"body", HEADER, needs=Headers.TEXT),
+    "headers out of order": CarriedMessage(
         b"body", ((b"z", b"1"), (b"a", b"2"), (b"m", b"3")), needs=Headers.TEXT
     ),
-    "any bytes in a header": Case(b"body", ((b"raw", EVERY_BYTE),), Headers.BYTES),
-    "an empty header": Case(b"body", ((b"empty", b""),), needs=None),
-    "an empty header name": Case(b"body", ((b"", b"value"),), needs=None),
-    "any bytes in a name": Case(b"body", ((EVERY_BYTE, b"value"),), needs=None),
-    "a line break in a name": Case(b"body", ((b"a\r\nb: c", b"\r\n"),), needs=None),
-    "a long name": Case(b"body", ((b"n" * 300, b"value"),), needs=None),
-    "one name twice": Case(b"body", ((b"tag", b"a"), (b"tag", b"b")), needs=None),
-    "the same header twice": Case(b"body", (*HEADER, *HEADER), needs=None),
-    "a header named like the body": Case(b"body", ((b"body", b"other"),), needs=None),
-    "a thousand headers": Case(
+    "any bytes in a header": CarriedMessage(
+        b"body", ((b"raw", EVERY_BYTE),), Headers.BYTES
+    ),
+    "an empty header": CarriedMessage(b"body", ((b"empty", b""),), needs=None),
+    "an empty header name": CarriedMessage(b"body", ((b"", b"value"),), needs=None),
+    "any bytes in a name": CarriedMessage(
+        b"body", ((EVERY_BYTE, b"value"),), needs=None
+    ),
+    "a line break in a name": CarriedMessage(
+        b"body", ((b"a\r\nb: c", b"\r\n"),), needs=None
+    ),
+    "a long name": CarriedMessage(b"body", ((b"n" * 300, b"value"),), needs=None),
+    "one name twice": CarriedMessage(
+        b"body", ((b"tag", b"a"), (b"tag", b"b")), needs=None
+    ),
+    "the same header twice": CarriedMessage(b"body", (*HEADER, *HEADER), needs=None),
+    "a header named like the body": CarriedMessage(
+        b"body", ((b"body", b"other"),), needs=None
+    ),
+    "a thousand headers": CarriedMessage(
         b"body", tuple((b"h%d" % n, b"v") for n in range(1000)), needs=Headers.TEXT
     ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_message_arrives_byte_for_byte_or_is_refused(stage: Stage, name: str) -> None:
+def test_a_message_arrives_byte_for_byte_or_is_refused(
+    stage: TopicFixture, name: str
+) -> None:
     case = CASES[name]
     message = Outbound(topic=stage.queue, body=case.body, headers=case.headers)
 
@@ -133,7 +150,7 @@ def test_a_message_arrives_byte_for_byte_or_is_refused(stage: Stage, name: str) 
 
 @pytest.mark.parametrize("name", sorted(RESERVED_SOMEWHERE))
 def test_a_reserved_header_stays_behind_and_all_others_arrive(
-    real_stage: Stage, name: bytes
+    real_stage: TopicFixture, name: bytes
 ) -> None:
     capabilities = real_stage.capabilities
     headers_in = ((name, b"0"), *HEADER)
@@ -151,7 +168,7 @@ def test_a_reserved_header_stays_behind_and_all_others_arrive(
         assert (body, sorted(headers)) == (b"body", sorted(expected))
 
 
-def test_redriven_dead_letters_are_the_messages_that_came(stage: Stage) -> None:
+def test_redriven_dead_letters_are_the_messages_that_came(stage: TopicFixture) -> None:
     fit = [case for case in CASES.values() if case.must_arrive(stage.capabilities)]
     for case in fit:
         stage.put(stage.queue, case.body, case.headers)
@@ -170,7 +187,7 @@ def test_redriven_dead_letters_are_the_messages_that_came(stage: Stage) -> None:
 
 
 def test_a_message_of_the_limit_arrives_and_a_byte_more_is_refused(
-    real_stage: Stage,
+    real_stage: TopicFixture,
 ) -> None:
     limit = real_stage.capabilities.max_message
     fits = limit <= LARGEST_OF_EVERY_DAY or "SOAK" in os.environ
@@ -187,7 +204,9 @@ def test_a_message_of_the_limit_arrives_and_a_byte_more_is_refused(
     assert sorted(there) == sizes[1:]
 
 
-def test_headers_are_counted_where_the_capabilities_say_so(real_stage: Stage) -> None:
+def test_headers_are_counted_where_the_capabilities_say_so(
+    real_stage: TopicFixture,
+) -> None:
     capabilities = real_stage.capabilities
     if capabilities.headers is Headers.NONE:
         assert not capabilities.counts_headers
@@ -204,7 +223,7 @@ def test_headers_are_counted_where_the_capabilities_say_so(real_stage: Stage) ->
 
 
 def test_as_many_headers_as_can_be_arrive_and_one_more_is_refused(
-    real_stage: Stage,
+    real_stage: TopicFixture,
 ) -> None:
     most = real_stage.capabilities.most_headers
     few = most is None or most <= MOST_HEADERS_OF_EVERY_DAY or "SOAK" in os.environ
@@ -221,7 +240,7 @@ def test_as_many_headers_as_can_be_arrive_and_one_more_is_refused(
     assert there == [number] * few + [number + 1] * without_end
 
 
-def test_ordered_messages_keep_their_order(real_stage: Stage) -> None:
+def test_ordered_messages_keep_their_order(real_stage: TopicFixture) -> None:
     messages = [
         Outbound(topic=real_stage.topic, body=b"%d" % n, headers=(), key=f"k{n % 3}")
         for n in range(60)
@@ -241,7 +260,7 @@ def test_ordered_messages_keep_their_order(real_stage: Stage) -> None:
 
 
 def test_a_repeated_send_is_a_duplicate_where_the_broker_dedupes(
-    real_stage: Stage,
+    real_stage: TopicFixture,
 ) -> None:
     message = Outbound(
         topic=real_stage.topic, body=b"once", headers=(), dedupe="poisonweb-1-1"
@@ -255,7 +274,7 @@ def test_a_repeated_send_is_a_duplicate_where_the_broker_dedupes(
     assert len(real_stage.contents(real_stage.topic)) == (1 if remembers else 2)
 
 
-def test_sent_means_it_is_in_the_topic(stage: Stage) -> None:
+def test_sent_means_it_is_in_the_topic(stage: TopicFixture) -> None:
     messages = [outbound(stage.topic, n) for n in range(60)]
 
     outcomes = stage.publisher().publish(messages)
@@ -268,7 +287,7 @@ def test_sent_means_it_is_in_the_topic(stage: Stage) -> None:
 
 
 def test_a_message_without_a_queue_is_not_sent_and_stops_no_other(
-    stage: Stage,
+    stage: TopicFixture,
 ) -> None:
     nowhere = f"{stage.topic}-nowhere"
     window = [outbound(stage.topic, 0), outbound(nowhere, 1), outbound(stage.topic, 2)]
@@ -283,18 +302,18 @@ def test_a_message_without_a_queue_is_not_sent_and_stops_no_other(
         assert (odd.kind, bool(odd.detail)) == (REFUSED, True)
 
 
-def test_messages_go_each_to_its_own_topic(stage: Stage) -> None:
+def test_messages_go_each_to_its_own_topic(stage: TopicFixture) -> None:
     stage.publisher().publish([outbound(stage.topic, 0), outbound(stage.queue, 1)])
 
     assert stage.contents(stage.topic) == [(b"0", ())]
     assert stage.contents(stage.queue) == [(b"1", ())]
 
 
-def test_publishing_no_messages_returns_no_outcomes(stage: Stage) -> None:
+def test_publishing_no_messages_returns_no_outcomes(stage: TopicFixture) -> None:
     assert stage.publisher().publish([]) == []
 
 
-def test_an_outage_loses_nothing_and_sends_nothing(stage: Stage) -> None:
+def test_an_outage_loses_nothing_and_sends_nothing(stage: TopicFixture) -> None:
     publisher, reader, admin = stage.publisher(), stage.reader(), stage.admin()
     publisher.publish([outbound(stage.topic, 0)])
     put_numbered(stage, 2)
@@ -344,7 +363,7 @@ def test_a_broker_that_refuses_connections_leaves_every_message_unsent(
 
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_a_kill_loses_nothing_that_was_sent_and_the_unknown_is_sent_again(
-    kind: str, real_stage: Stage, seed: int
+    kind: str, real_stage: TopicFixture, seed: int
 ) -> None:
     chance = random.Random(seed)
     # RabbitMQ loses a quorum queue and its messages if it is killed within half a
@@ -418,7 +437,7 @@ def test_looking_for_dead_letters_costs_what_the_capabilities_say(
 
 
 def test_dead_letters_come_oldest_first_and_no_more_than_asked_for(
-    stage: Stage,
+    stage: TopicFixture,
 ) -> None:
     put_numbered(stage, 10)
     reader = stage.reader()
@@ -433,7 +452,7 @@ def test_dead_letters_come_oldest_first_and_no_more_than_asked_for(
     assert reader.read(limit=4, wait=0) == []
 
 
-def test_each_dead_letter_has_a_handle_of_its_own(stage: Stage) -> None:
+def test_each_dead_letter_has_a_handle_of_its_own(stage: TopicFixture) -> None:
     put_numbered(stage, 5)
 
     letters = read_all(stage.reader(), 5)
@@ -442,7 +461,7 @@ def test_each_dead_letter_has_a_handle_of_its_own(stage: Stage) -> None:
     assert not any(letter.redelivered for letter in letters)
 
 
-def test_reading_waits_for_the_first_dead_letter(stage: Stage) -> None:
+def test_reading_waits_for_the_first_dead_letter(stage: TopicFixture) -> None:
     reader = stage.reader()
     reader.read(limit=1, wait=0)
     later = Timer(0.1, put_numbered, (stage, 1))
@@ -456,7 +475,7 @@ def test_reading_waits_for_the_first_dead_letter(stage: Stage) -> None:
     assert time.monotonic() - begun < 15
 
 
-def test_reading_does_not_wait_longer_than_it_may(stage: Stage) -> None:
+def test_reading_does_not_wait_longer_than_it_may(stage: TopicFixture) -> None:
     reader = stage.reader()
     reader.read(limit=1, wait=0)
     begun = time.monotonic()
@@ -467,7 +486,7 @@ def test_reading_does_not_wait_longer_than_it_may(stage: Stage) -> None:
     assert time.monotonic() - begun < 15
 
 
-def test_an_acknowledged_dead_letter_is_gone_for_good(stage: Stage) -> None:
+def test_an_acknowledged_dead_letter_is_gone_for_good(stage: TopicFixture) -> None:
     put_numbered(stage, 3)
     reader = stage.reader()
     first, second, third = read_all(reader, 3)
@@ -480,7 +499,7 @@ def test_an_acknowledged_dead_letter_is_gone_for_good(stage: Stage) -> None:
     assert later.read(limit=3, wait=0.2) == []
 
 
-def test_acknowledging_twice_or_nothing_does_no_harm(stage: Stage) -> None:
+def test_acknowledging_twice_or_nothing_does_no_harm(stage: TopicFixture) -> None:
     put_numbered(stage, 2)
     reader = stage.reader()
     first, second = read_all(reader, 2)
@@ -493,7 +512,9 @@ def test_acknowledging_twice_or_nothing_does_no_harm(stage: Stage) -> None:
     assert [letter.body for letter in read_all(stage.reader(), 1)] == [second.body]
 
 
-def test_what_was_not_acknowledged_comes_back_after_a_restart(stage: Stage) -> None:
+def test_what_was_not_acknowledged_comes_back_after_a_restart(
+    stage: TopicFixture,
+) -> None:
     put_numbered(stage, 5)
     reader = stage.reader()
     before = read_all(reader, 3)
@@ -505,7 +526,7 @@ def test_what_was_not_acknowledged_comes_back_after_a_restart(stage: Stage) -> N
     assert in_order(stage, [letter.body for letter in again]) == bodies(5)
 
 
-def test_held_dead_letters_come_once_and_block_nothing(stage: Stage) -> None:
+def test_held_dead_letters_come_once_and_block_nothing(stage: TopicFixture) -> None:
     put_numbered(stage, 30)
     reader = stage.reader()
     letters = read_all(reader, 30)
@@ -517,7 +538,7 @@ def test_held_dead_letters_come_once_and_block_nothing(stage: Stage) -> None:
     assert [letter.body for batch in rounds for letter in batch] == [b"next"]
 
 
-def test_released_dead_letters_go_back_unchanged(stage: Stage) -> None:
+def test_released_dead_letters_go_back_unchanged(stage: TopicFixture) -> None:
     put_numbered(stage, 3)
     reader = stage.reader()
     letters = read_all(reader, 3)
@@ -532,7 +553,7 @@ def test_released_dead_letters_go_back_unchanged(stage: Stage) -> None:
     assert time.monotonic() - begun < 30
 
 
-def test_peeking_changes_nothing(stage: Stage) -> None:
+def test_peeking_changes_nothing(stage: TopicFixture) -> None:
     put_numbered(stage, 3)
     looker = stage.reader()
 
@@ -551,7 +572,7 @@ def test_peeking_changes_nothing(stage: Stage) -> None:
         assert peeked == (bodies(2) if stage.capabilities.peeks else [])
 
 
-def test_depth_and_oldest_at_describe_the_queue(stage: Stage) -> None:
+def test_depth_and_oldest_at_describe_the_queue(stage: TopicFixture) -> None:
     empty = stage.admin().depth(), stage.admin().oldest_at()
     put_numbered(stage, 3)
 
@@ -562,7 +583,9 @@ def test_depth_and_oldest_at_describe_the_queue(stage: Stage) -> None:
     assert oldest is None or abs(oldest - clock.now()) < timedelta(minutes=1)
 
 
-def test_what_was_delivered_is_counted_where_the_broker_does(stage: Stage) -> None:
+def test_what_was_delivered_is_counted_where_the_broker_does(
+    stage: TopicFixture,
+) -> None:
     for body in bodies(5):
         stage.put(stage.topic, body)
     stage.consume(stage.topic)
@@ -578,7 +601,7 @@ def test_what_was_delivered_is_counted_where_the_broker_does(stage: Stage) -> No
     assert stage.capabilities.delivered or admin.delivered() is None
 
 
-def test_a_batch_ends_at_its_limit_of_bytes(stage: Stage) -> None:
+def test_a_batch_ends_at_its_limit_of_bytes(stage: TopicFixture) -> None:
     # Eight messages of the largest size do not fill a batch.
     body = b"x" * (20_000_000 if stage.capabilities.max_message > 20_000_000 else 1)
     for _ in range(8):
@@ -593,7 +616,9 @@ def test_a_batch_ends_at_its_limit_of_bytes(stage: Stage) -> None:
     assert max(sizes) * len(body) <= 80_000_000
 
 
-def test_a_broker_says_what_it_is_and_which_topics_it_has(real_stage: Stage) -> None:
+def test_a_broker_says_what_it_is_and_which_topics_it_has(
+    real_stage: TopicFixture,
+) -> None:
     real_stage.put(real_stage.topic, b"0")
     put_numbered(real_stage, 2)
 
@@ -607,7 +632,9 @@ def test_a_broker_says_what_it_is_and_which_topics_it_has(real_stage: Stage) -> 
     assert (topic.depth, topic.dead_letters) == (1, 2)
 
 
-def test_ping_and_discovery_change_nothing_at_the_broker(real_stage: Stage) -> None:
+def test_ping_and_discovery_change_nothing_at_the_broker(
+    real_stage: TopicFixture,
+) -> None:
     put_numbered(real_stage, 2)
     real_stage.put(real_stage.topic, b"0")
     admin = real_stage.broker_admin()
@@ -632,7 +659,7 @@ def test_ping_and_discovery_change_nothing_at_the_broker(real_stage: Stage) -> N
     assert real_stage.contents(real_stage.topic) == [(b"0", ())]
 
 
-def test_closing_twice_does_no_harm(stage: Stage) -> None:
+def test_closing_twice_does_no_harm(stage: TopicFixture) -> None:
     ports = (stage.publisher(), stage.reader(), stage.admin(), stage.broker_admin())
     for port in ports:
         port.close()
@@ -643,20 +670,20 @@ def size_of(body: bytes, headers: Sequence[Header]) -> int:
     return len(body) + sum(len(name) + len(value) for name, value in headers)
 
 
-def same(message: Case | DeadLetter, stage: Stage) -> Message:
+def same(message: CarriedMessage | DeadLetter, stage: TopicFixture) -> Message:
     """Return what must be equal; only headers of bytes have an order."""
     ordered = stage.capabilities.headers is Headers.BYTES
     headers = message.headers if ordered else tuple(sorted(message.headers))
     return message.body, headers
 
 
-def in_order(stage: Stage, bodies: list[bytes]) -> list[bytes]:
+def in_order(stage: TopicFixture, bodies: list[bytes]) -> list[bytes]:
     """Return the bodies as they came, sorted where the broker keeps no order."""
     keeps = stage.capabilities.ordering is Ordering.TOPIC
     return bodies if keeps else sorted(bodies)
 
 
-def sized(stage: Stage, body: bytes, *, headers: int = 0) -> Outbound:
+def sized(stage: TopicFixture, body: bytes, *, headers: int = 0) -> Outbound:
     many = headers > MOST_HEADERS_OF_EVERY_DAY
     names = (b"h" if many else b"h%d" % n for n in range(headers))
     fields = tuple((name, b"v") for name in names)
@@ -667,7 +694,7 @@ def bodies(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def put_numbered(stage: Stage, count: int) -> None:
+def put_numbered(stage: TopicFixture, count: int) -> None:
     for body in bodies(count):
         stage.put(stage.queue, body)
 
@@ -685,7 +712,7 @@ def read_all(reader: DeadLetterReader, count: int) -> list[DeadLetter]:
 
 
 def publish_until_killed(
-    stage: Stage, *, windows: int, moment: float
+    stage: TopicFixture, *, windows: int, moment: float
 ) -> tuple[list[Outbound], list[PublishOutcome]]:
     """Kill the broker after so many windows and seconds; return all attempts."""
     publisher, tried, outcomes = (

@@ -24,7 +24,7 @@ from tests.contracts.rabbitmq_topic_fixture import RabbitStage
 from tests.contracts.sdk_example_processes import (
     BAD,
     GOOD,
-    Example,
+    ExampleConsumer,
     environ_of,
     environ_of_boto3,
 )
@@ -45,18 +45,18 @@ def web(django_db_setup: None) -> Iterator[Web]:
 
 
 @pytest.fixture
-def consumer_of(web: Web, tmp_path: Path) -> Callable[..., Example]:
-    def make(*command: str, **environ: str) -> Example:
+def consumer_of(web: Web, tmp_path: Path) -> Callable[..., ExampleConsumer]:
+    def make(*command: str, **environ: str) -> ExampleConsumer:
         url = web.url.replace("//", f"//{api_key()}@")
         common = environ_of(url, "orders", tmp_path)
-        return Example(list(command), {**common, **environ}, tmp_path / "log")
+        return ExampleConsumer(list(command), {**common, **environ}, tmp_path / "log")
 
     return make
 
 
 @pytest.mark.needs("moto")
 def test_what_is_requeued_on_sqs_is_known_again(
-    stage_of: StageOf, consumer_of: Callable[..., Example], operator: Principal
+    stage_of: StageOf, consumer_of: Callable[..., ExampleConsumer], operator: Principal
 ) -> None:
     stage = cast("SqsStage", stage_of("sqs"))
     command = ("sqs_consumer.py", stage.url_of(stage.topic))
@@ -68,7 +68,7 @@ def test_what_is_requeued_on_sqs_is_known_again(
 
 @pytest.mark.needs("rabbitmq")
 def test_what_is_requeued_on_rabbitmq_is_known_again(
-    stage_of: StageOf, consumer_of: Callable[..., Example], operator: Principal
+    stage_of: StageOf, consumer_of: Callable[..., ExampleConsumer], operator: Principal
 ) -> None:
     stage = cast("RabbitStage", stage_of("rabbitmq"))
     stage.topic = f"orders-{uuid4().hex}"  # the client does not accept every name
@@ -81,7 +81,7 @@ def test_what_is_requeued_on_rabbitmq_is_known_again(
 
 
 def requeued_is_known(
-    stage: RealStage, kind: str, consumer: Example, operator: Principal
+    stage: RealStage, kind: str, consumer: ExampleConsumer, operator: Principal
 ) -> None:
     """Requeue one message that is handled now, and one that fails as before."""
     registered(stage, kind, clock.now())

@@ -17,13 +17,13 @@ import pytest
 
 from poisonguard.contract import Cause
 from poisonguard.testing import FakePoisonweb
-from tests.contracts.sdk_example_processes import PATIENCE, Logged
+from tests.contracts.sdk_example_processes import PATIENCE, LoggedProgram
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-class Worker(Logged):
+class Worker(LoggedProgram):
     """A worker with several processes, and the tasks that it began."""
 
     def __init__(self, poisonweb: FakePoisonweb, folder: Path) -> None:

@@ -54,7 +54,7 @@ from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from tests import failure_report_builders
-from tests.brokers.moto import Server
+from tests.brokers.moto import MotoServer
 from tests.contracts.broker_kinds import BrokerServer
 from tests.contracts.cutting_and_counting_proxies import counting
 from tests.contracts.sqs_topic_fixture import SqsStage
@@ -92,7 +92,7 @@ def topic(real_stage: RealStage, kind: str, now: datetime) -> Topic:
 @pytest.fixture
 def fifo(servers: Callable[[str], BrokerServer]) -> Iterator[SqsStage]:
     """Yield a stage that keeps the order of each key: for SQS, a FIFO queue."""
-    server = cast("Server", servers("sqs"))
+    server = cast("MotoServer", servers("sqs"))
     stage = SqsStage(server, fifo=True, visibility_timeout=SHORTLY_HIDDEN)
     yield stage
     stage.remove()

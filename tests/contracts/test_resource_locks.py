@@ -47,7 +47,7 @@ def stage_of(
 
     def stage_of(kind: str) -> LockStage:
         if kind not in stages:
-            server = zookeeper.Server(tmp_path_factory.mktemp(kind))
+            server = zookeeper.ZooKeeperServer(tmp_path_factory.mktemp(kind))
             stages[kind] = ZooKeeperLockStage(server)
         return stages[kind]
 

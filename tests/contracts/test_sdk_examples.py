@@ -30,7 +30,7 @@ from tests.contracts.sdk_example_processes import (
     EXAMPLES,
     GOOD,
     LATER,
-    Example,
+    ExampleConsumer,
     environ_of,
     environ_of_boto3,
 )
@@ -41,11 +41,13 @@ LONGEST = 80  # lines of an example
 
 
 @pytest.fixture
-def example_of(poisonweb: FakePoisonweb, tmp_path: Path) -> Callable[..., Example]:
-    def make(topic: str, *command: str, **environ: str) -> Example:
+def example_of(
+    poisonweb: FakePoisonweb, tmp_path: Path
+) -> Callable[..., ExampleConsumer]:
+    def make(topic: str, *command: str, **environ: str) -> ExampleConsumer:
         url = poisonweb.url.replace("//", f"//{poisonweb.key}@")
         common = environ_of(url, topic, tmp_path)
-        return Example(list(command), {**common, **environ}, tmp_path / "log")
+        return ExampleConsumer(list(command), {**common, **environ}, tmp_path / "log")
 
     return make
 
@@ -81,7 +83,9 @@ def test_an_example_is_short(file: Path) -> None:
 
 @pytest.mark.needs("moto")
 def test_the_consumer_of_sqs(
-    stage_of: StageOf, poisonweb: FakePoisonweb, example_of: Callable[..., Example]
+    stage_of: StageOf,
+    poisonweb: FakePoisonweb,
+    example_of: Callable[..., ExampleConsumer],
 ) -> None:
     stage = cast("SqsStage", stage_of("sqs"))
     reports = refusing_once(poisonweb)
@@ -110,7 +114,9 @@ def test_the_consumer_of_sqs(
 
 @pytest.mark.needs("azurite")
 def test_the_consumer_of_azure_queues(
-    stage_of: StageOf, poisonweb: FakePoisonweb, example_of: Callable[..., Example]
+    stage_of: StageOf,
+    poisonweb: FakePoisonweb,
+    example_of: Callable[..., ExampleConsumer],
 ) -> None:
     stage = cast("AzureStage", stage_of("azure_queue"))
     reports = refusing_once(poisonweb)
@@ -138,7 +144,9 @@ def test_the_consumer_of_azure_queues(
 
 @pytest.mark.needs("rabbitmq")
 def test_the_consumer_of_aio_pika(
-    stage_of: StageOf, poisonweb: FakePoisonweb, example_of: Callable[..., Example]
+    stage_of: StageOf,
+    poisonweb: FakePoisonweb,
+    example_of: Callable[..., ExampleConsumer],
 ) -> None:
     stage = cast("RabbitStage", stage_of("rabbitmq"))
     queue = f"orders-{uuid4().hex}"  # this client does not accept the stage's own name
@@ -169,7 +177,9 @@ def test_the_consumer_of_aio_pika(
 
 @pytest.mark.needs("rabbitmq")
 def test_the_task_of_celery_and_its_requeue_on_rabbitmq(
-    stage_of: StageOf, poisonweb: FakePoisonweb, example_of: Callable[..., Example]
+    stage_of: StageOf,
+    poisonweb: FakePoisonweb,
+    example_of: Callable[..., ExampleConsumer],
 ) -> None:
     stage = cast("RabbitStage", stage_of("rabbitmq"))
     queue = f"orders-{uuid4().hex}"
@@ -204,7 +214,7 @@ def test_the_task_of_celery_and_its_requeue_on_rabbitmq(
     assert (example.charged(GOOD), example.charged(LATER)) == (1, 1)
 
 
-def send(example: Example, queue: str, *orders: dict[str, Any]) -> None:
+def send(example: ExampleConsumer, queue: str, *orders: dict[str, Any]) -> None:
     """Send tasks as an application with the same module does."""
     program = "import json, sys, celery_tasks\n" + (
         "for order in json.loads(sys.argv[2]):\n"
@@ -219,7 +229,7 @@ def send(example: Example, queue: str, *orders: dict[str, Any]) -> None:
 
 
 def test_on_redis_a_message_of_celery_is_an_envelope(
-    poisonweb: FakePoisonweb, example_of: Callable[..., Example]
+    poisonweb: FakePoisonweb, example_of: Callable[..., ExampleConsumer]
 ) -> None:
     """Poisonweb sends no such envelope, so a requeue does not reach the task."""
     broker = os.environ["CELERY_BROKER_URL"].rpartition("/")[0] + "/14"

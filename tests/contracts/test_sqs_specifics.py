@@ -26,7 +26,7 @@ from apps.brokers.adapters.sqs.sqs_calls import SqsAddress
 from apps.brokers.errors import QueueMissing
 from apps.core.errors import Refused, Unavailable
 from poisonguard.contract import Cause
-from tests.brokers.moto import Server
+from tests.brokers.moto import MotoServer
 from tests.contracts.broker_kinds import BrokerServer
 from tests.contracts.cutting_and_counting_proxies import cutting
 from tests.contracts.sqs_topic_fixture import SqsStage
@@ -39,21 +39,21 @@ MEBIBYTE = 2**20
 
 
 @pytest.fixture
-def server(servers: Callable[[str], BrokerServer]) -> Iterator[Server]:
-    server = cast("Server", servers("sqs"))
+def server(servers: Callable[[str], BrokerServer]) -> Iterator[MotoServer]:
+    server = cast("MotoServer", servers("sqs"))
     yield server
     server.start()
 
 
 @pytest.fixture
-def stage(server: Server) -> Iterator[SqsStage]:
+def stage(server: MotoServer) -> Iterator[SqsStage]:
     stage = SqsStage(server)
     yield stage
     stage.remove()
 
 
 @pytest.fixture
-def fifo(server: Server) -> Iterator[SqsStage]:
+def fifo(server: MotoServer) -> Iterator[SqsStage]:
     fifo = SqsStage(server, fifo=True)
     yield fifo
     fifo.remove()

@@ -39,7 +39,7 @@ WAITERS = 5
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperLockStage]:
-    server = zookeeper.Server(tmp_path_factory.mktemp("zookeeper"))
+    server = zookeeper.ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
     stage = ZooKeeperLockStage(server)
     yield stage
     stage.close()

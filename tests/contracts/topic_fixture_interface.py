@@ -27,7 +27,7 @@ VISIBILITY_TIMEOUT = 60.0
 Message = tuple[bytes, tuple[Header, ...]]
 
 
-class Stage(Protocol):
+class TopicFixture(Protocol):
     @property
     def topic(self) -> str: ...
     @property
@@ -56,7 +56,7 @@ class Stage(Protocol):
         """Remove from the shared server what would disturb the tests that follow."""
 
 
-class RealStage(Stage, Protocol):
+class RealStage(TopicFixture, Protocol):
     """A stage on a real server, which the whole product can use."""
 
     @property
@@ -68,7 +68,7 @@ class RealStage(Stage, Protocol):
         """Publish with a delay, as far as the broker has one."""
 
 
-class StreamStage(Stage, Protocol):
+class StreamStage(TopicFixture, Protocol):
     """A topic that several consumer groups read, and a clock."""
 
     def receive(self, *, consumer_group: str, client_name: str) -> list[str]:

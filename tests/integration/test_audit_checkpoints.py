@@ -26,7 +26,7 @@ from apps.audit.services import Action
 from apps.core.actor import Actor
 from poisonweb.embedded.free_ports import free_port
 from tests import audit_tampering
-from tests.audit_tampering import TAMPERINGS, Place
+from tests.audit_tampering import TAMPERINGS, TamperedEntry
 
 pytestmark = pytest.mark.django_db
 
@@ -170,7 +170,7 @@ def test_no_checkpoint_is_taken_without_a_head(
 
 
 @dataclass
-class Receiver:
+class CheckpointReceiver:
     """A web server of the test, and the bodies that it received."""
 
     url: str
@@ -180,7 +180,7 @@ class Receiver:
 
 
 @pytest.fixture
-def outside() -> Iterator[Receiver]:
+def outside() -> Iterator[CheckpointReceiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -195,7 +195,9 @@ def outside() -> Iterator[Receiver]:
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         host = f"127.0.0.1:{server.server_port}"
-        place = Receiver(url=f"http://anna:secret@{host}/checkpoints?token=hidden")
+        place = CheckpointReceiver(
+            url=f"http://anna:secret@{host}/checkpoints?token=hidden"
+        )
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield place
@@ -204,7 +206,7 @@ def outside() -> Iterator[Receiver]:
 
 
 def test_a_checkpoint_is_posted_to_the_address_that_is_set(
-    now: datetime, outside: Receiver, settings: Settings
+    now: datetime, outside: CheckpointReceiver, settings: Settings
 ) -> None:
     settings.POISONWEB_AUDIT_CHECKPOINT_URL = outside.url
     decide(now)
@@ -218,7 +220,7 @@ def test_a_checkpoint_is_posted_to_the_address_that_is_set(
 
 @pytest.mark.parametrize("status", [302, 401, 500])
 def test_a_refused_checkpoint_is_reported_and_sent_again(
-    now: datetime, outside: Receiver, settings: Settings, status: int
+    now: datetime, outside: CheckpointReceiver, settings: Settings, status: int
 ) -> None:
     settings.POISONWEB_AUDIT_CHECKPOINT_URL = outside.url
     outside.status = status
@@ -253,7 +255,7 @@ def test_the_alarm_of_a_rewritten_chain_lasts(
 ) -> None:
     decide(now, 9)
     checkpointing.take(now=now)
-    audit_tampering.edit_and_hash_again(Place(seq=4, covered=9, entries=9))
+    audit_tampering.edit_and_hash_again(TamperedEntry(seq=4, covered=9, entries=9))
 
     first = checkpointing.take(now=now + MINUTE)
     decide(now)
@@ -312,7 +314,7 @@ def test_every_tampering_with_what_a_checkpoint_covers_is_found(now: datetime) -
         tamper = TAMPERINGS[number % len(TAMPERINGS)]
         seq = random.randint(1, 60)
         with transaction.atomic():
-            hashed_again = tamper(Place(seq=seq, covered=60, entries=65))
+            hashed_again = tamper(TamperedEntry(seq=seq, covered=60, entries=65))
             result = checkpoint_comparison.prove(signed_checkpoints)
             transaction.set_rollback(True)
         used.add((tamper, hashed_again))
@@ -337,7 +339,7 @@ def test_the_two_checkpoints_around_a_rewrite_are_named(now: datetime) -> None:
     for place in range(4):
         decide(now, 10)
         signed_checkpoints.append(signed(now + place * MINUTE))
-    audit_tampering.edit_and_hash_again(Place(seq=14, covered=40, entries=40))
+    audit_tampering.edit_and_hash_again(TamperedEntry(seq=14, covered=40, entries=40))
 
     said = " ".join(checkpoint_comparison.prove(signed_checkpoints).troubles)
 
@@ -353,7 +355,7 @@ def test_an_entry_that_no_checkpoint_covers_is_not_proven(now: datetime) -> None
     decide(now, 10)
     signed_checkpoints = [signed(now)]
     decide(now, 3)
-    audit_tampering.edit_and_hash_again(Place(seq=12, covered=10, entries=13))
+    audit_tampering.edit_and_hash_again(TamperedEntry(seq=12, covered=10, entries=13))
     audit_tampering.run("ALTER TABLE audit_entry ENABLE TRIGGER USER")
 
     result = checkpoint_comparison.prove(signed_checkpoints)
@@ -432,7 +434,7 @@ def test_the_command_fails_for_a_chain_that_was_cut(
 ) -> None:
     decide(now, 9)
     checkpointing.take(now=now)
-    audit_tampering.cut(Place(seq=6, covered=9, entries=9))
+    audit_tampering.cut(TamperedEntry(seq=6, covered=9, entries=9))
     audit_tampering.run("ALTER TABLE audit_entry ENABLE TRIGGER USER")
     call_command("verify_audit")
 
@@ -457,7 +459,7 @@ def test_a_head_that_was_noted_must_still_be_in_the_chain(now: datetime) -> None
     head = verification.verify().head
     decide(now, 2)
     call_command("verify_audit", "--head", head)
-    audit_tampering.edit_and_hash_again(Place(seq=4, covered=5, entries=7))
+    audit_tampering.edit_and_hash_again(TamperedEntry(seq=4, covered=5, entries=7))
     audit_tampering.run("ALTER TABLE audit_entry ENABLE TRIGGER USER")
 
     with pytest.raises(CommandError, match="No entry has the hash"):

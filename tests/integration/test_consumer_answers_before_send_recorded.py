@@ -43,7 +43,7 @@ Mark = str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class SentTopic:
     """A topic with its broker, and the time at which the messages are sent."""
 
     broker: Queues
@@ -63,7 +63,7 @@ class Place:
         ]
 
 
-def handle(place: Place) -> None:
+def handle(place: SentTopic) -> None:
     """Let the consumer handle and confirm everything that was sent."""
     answers = confirm_all(place.now, [mark for _, mark in place.marks()])
     assert {answer.status for answer in answers} <= {"confirmed", "duplicate"}
@@ -83,20 +83,20 @@ def confirm_all(now: datetime, marks: Sequence[Mark]) -> list[CaptureAnswer]:
     return services.confirm(members=members, principal=GUARD, now=now)
 
 
-def fail(place: Place) -> None:
+def fail(place: SentTopic) -> None:
     """Let the consumer fail with everything that was sent, and report it."""
     answers = capture(place.now, *reports_of(place))
     assert {answer.status for answer in answers} <= {"updated", "duplicate"}
 
 
-def reports_of(place: Place) -> list[dict[str, object]]:
+def reports_of(place: SentTopic) -> list[dict[str, object]]:
     return [
         failure(place.now, topic="mail", body=body, redrive=mark)
         for body, mark in place.marks()
     ]
 
 
-def dead_letter(place: Place) -> None:
+def dead_letter(place: SentTopic) -> None:
     """Let the broker dead-letter everything that was sent, and the lane capture it."""
     for body, headers in place.broker.contents("mail"):
         place.broker.put("mail-dead", body, headers)
@@ -105,18 +105,18 @@ def dead_letter(place: Place) -> None:
 
 
 @pytest.fixture
-def place(broker: Queues, now: datetime) -> Place:
-    return Place(broker=broker, topic=topic_on_queues(now), now=now)
+def place(broker: Queues, now: datetime) -> SentTopic:
+    return SentTopic(broker=broker, topic=topic_on_queues(now), now=now)
 
 
 @pytest.fixture
-def bare(place: Place) -> Place:
+def bare(place: SentTopic) -> SentTopic:
     """Let no message of the broker carry headers, as with Azure."""
     place.broker.with_(headers=Headers.NONE)
     return place
 
 
-Answer = Callable[[Place], None]
+Answer = Callable[[SentTopic], None]
 ANSWERS = pytest.mark.parametrize(
     ("headers", "answer", "outcome", "state"),
     [
@@ -158,7 +158,11 @@ class AnsweredFirst(RoutingPublisher):
 
 
 def requeue(
-    who: Principal, place: Place, *, ids: Sequence[int] = (), at: datetime | None = None
+    who: Principal,
+    place: SentTopic,
+    *,
+    ids: Sequence[int] = (),
+    at: datetime | None = None,
 ) -> Operation:
     """Confirm a requeue of these messages, or of all that are on record."""
     at = at or place.now
@@ -179,7 +183,7 @@ def ends() -> set[tuple[str, int, int]]:
 @ANSWERS
 @pytest.mark.parametrize("word", [None, OutcomeKind.UNKNOWN, OutcomeKind.UNSENT])
 def test_an_answer_writes_the_redrive_and_the_mark_leaves_it(
-    place: Place,
+    place: SentTopic,
     operator: Principal,
     headers: Headers,
     answer: Answer,
@@ -219,7 +223,7 @@ def test_an_answer_writes_the_redrive_and_the_mark_leaves_it(
 @ANSWERS
 @pytest.mark.parametrize("dies_after_the_answer", [True, False])
 def test_an_answer_to_a_dead_worker_stands(
-    place: Place,
+    place: SentTopic,
     operator: Principal,
     headers: Headers,
     answer: Answer,
@@ -255,7 +259,7 @@ def test_an_answer_to_a_dead_worker_stands(
 
 @ANSWERS
 def test_an_answer_to_what_a_dead_worker_left_unknown_stands(
-    place: Place,
+    place: SentTopic,
     operator: Principal,
     headers: Headers,
     answer: Answer,
@@ -283,7 +287,7 @@ def test_an_answer_to_what_a_dead_worker_left_unknown_stands(
 
 
 def test_answers_to_some_messages_of_a_claim_stand_beside_the_mark_of_the_others(
-    place: Place, operator: Principal
+    place: SentTopic, operator: Principal
 ) -> None:
     place.record(BODIES)
     operation = requeue(operator, place)
@@ -305,7 +309,7 @@ def test_answers_to_some_messages_of_a_claim_stand_beside_the_mark_of_the_others
 
 
 def test_a_copy_sent_before_an_earlier_one_was_answered_is_counted(
-    place: Place, operator: Principal
+    place: SentTopic, operator: Principal
 ) -> None:
     place.record([b"x"])
     operation = requeue(operator, place)
@@ -320,7 +324,7 @@ def test_a_copy_sent_before_an_earlier_one_was_answered_is_counted(
 
 
 def test_a_copy_of_a_run_that_died_is_counted_although_an_earlier_one_was_answered(
-    place: Place, operator: Principal
+    place: SentTopic, operator: Principal
 ) -> None:
     place.record([b"x"])
     operation = requeue(operator, place)
@@ -340,7 +344,7 @@ def test_a_copy_of_a_run_that_died_is_counted_although_an_earlier_one_was_answer
     [(handle, "confirmed", "confirmed"), (fail, "recurred", "open")],
 )
 def test_an_answer_to_what_its_broker_denies_stands(
-    place: Place, operator: Principal, answer: Answer, outcome: str, state: str
+    place: SentTopic, operator: Principal, answer: Answer, outcome: str, state: str
 ) -> None:
     place.record(BODIES)
     operation = requeue(operator, place)
@@ -359,7 +363,7 @@ def test_an_answer_to_what_its_broker_denies_stands(
 
 
 def test_half_handled_and_half_failed_stands_on_the_right_messages_once(
-    place: Place, operator: Principal
+    place: SentTopic, operator: Principal
 ) -> None:
     place.record([b"%d" % number for number in range(20)])
     operation = requeue(operator, place)
@@ -394,7 +398,7 @@ def test_half_handled_and_half_failed_stands_on_the_right_messages_once(
 
 
 def test_one_request_may_answer_what_is_recorded_and_what_is_not_yet(
-    place: Place, operator: Principal
+    place: SentTopic, operator: Principal
 ) -> None:
     place.record(BODIES)
     operation = requeue(operator, place)
@@ -416,7 +420,7 @@ def test_one_request_may_answer_what_is_recorded_and_what_is_not_yet(
 
 
 def test_a_batch_with_one_early_failure_does_not_roll_back(
-    place: Place, operator: Principal
+    place: SentTopic, operator: Principal
 ) -> None:
     place.record([b"early"])
     operation = requeue(operator, place)
@@ -439,7 +443,7 @@ def test_a_batch_with_one_early_failure_does_not_roll_back(
 
 
 def test_a_forged_mark_of_an_unrecorded_send_is_refused(
-    place: Place, operator: Principal
+    place: SentTopic, operator: Principal
 ) -> None:
     place.record([b"x", b"y"])
     operation = requeue(operator, place)
@@ -465,7 +469,7 @@ def test_a_forged_mark_of_an_unrecorded_send_is_refused(
 
 
 def test_an_early_letter_that_answers_one_of_two_equal_sends_is_ambiguous(
-    bare: Place, operator: Principal
+    bare: SentTopic, operator: Principal
 ) -> None:
     bare.record([b"x", b"x", b"y"])
     operation = requeue(operator, bare)
@@ -487,7 +491,7 @@ def test_an_early_letter_that_answers_one_of_two_equal_sends_is_ambiguous(
 
 
 def test_an_early_letter_is_ambiguous_with_an_equal_send_on_record(
-    bare: Place, operator: Principal
+    bare: SentTopic, operator: Principal
 ) -> None:
     bare.record([b"x", b"x"])
     first, second = Poison.objects.order_by("id").values_list("pk", flat=True)
@@ -507,7 +511,7 @@ def test_an_early_letter_is_ambiguous_with_an_equal_send_on_record(
 
 
 def test_an_early_letter_answers_the_last_send_of_a_silent_message(
-    bare: Place, operator: Principal
+    bare: SentTopic, operator: Principal
 ) -> None:
     bare.record([b"x"])
     run(requeue(operator, bare), bare.now)
@@ -527,7 +531,7 @@ def test_an_early_letter_answers_the_last_send_of_a_silent_message(
 
 
 def test_a_letter_equal_to_what_waits_for_its_turn_is_a_message_of_its_own(
-    bare: Place, operator: Principal
+    bare: SentTopic, operator: Principal
 ) -> None:
     bare.record([b"1", b"2", b"3"])
     operation = requeue(operator, bare)
@@ -552,7 +556,7 @@ def last_body(operation: Operation) -> bytes:
 
 
 def test_an_early_answer_to_another_topic_is_right(
-    place: Place, operator: Principal
+    place: SentTopic, operator: Principal
 ) -> None:
     place.record([b"x"])
     topic_on_queues(place.now, name="parking")

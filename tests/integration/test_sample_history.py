@@ -44,7 +44,7 @@ Numbers = dict[Place, dict[str, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Story:
+class HistoryResults:
     """The results after the kill, after the end, and after another start.
 
     `newest` are the possible newest days of the first start.
@@ -69,7 +69,7 @@ def story(
     django_db_setup: None,
     django_db_blocker: DjangoDbBlocker,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Story:
+) -> HistoryResults:
     var = tmp_path_factory.mktemp("var")
     with django_db_blocker.unblock():
         sample_broker(NOON)
@@ -80,7 +80,7 @@ def story(
             wipe()
 
 
-def tell(var: Path) -> Story:
+def tell(var: Path) -> HistoryResults:
     before = newest_over(clock.now())
     killed_after = kill_in_the_middle(var)
     newest = {before, newest_over(clock.now())}
@@ -89,7 +89,7 @@ def tell(var: Path) -> Story:
     contents_after_start = contents()
     make_history.make(newest=weeks.last + 9 * DAY, ledger=var / "sample-history.jsonl")
     run_to_the_end(var)
-    return Story(
+    return HistoryResults(
         newest=newest,
         killed_after=killed_after,
         weeks=weeks,
@@ -200,7 +200,7 @@ def record() -> Numbers:
 
 
 def test_a_killed_history_has_whole_days_and_the_next_start_continues(
-    story: Story,
+    story: HistoryResults,
 ) -> None:
     weeks = sorted(story.weeks)
 
@@ -209,18 +209,18 @@ def test_a_killed_history_has_whole_days_and_the_next_start_continues(
     assert story.weeks.last in story.newest
 
 
-def test_starting_again_on_another_day_changes_nothing(story: Story) -> None:
+def test_starting_again_on_another_day_changes_nothing(story: HistoryResults) -> None:
     assert story.contents_later == story.contents
 
 
-def test_the_record_agrees_with_the_ledger_hour_by_hour(story: Story) -> None:
+def test_the_record_agrees_with_the_ledger_hour_by_hour(story: HistoryResults) -> None:
     assert len(story.record) > 1_500
     assert story.record == {
         place: counts for place, counts in story.ledger.items() if counts
     }
 
 
-def test_almost_no_message_is_left_open(story: Story) -> None:
+def test_almost_no_message_is_left_open(story: HistoryResults) -> None:
     total: Counter[str] = Counter()
     for (_, state), number in story.states.items():
         total[state] += number
@@ -232,7 +232,9 @@ def test_almost_no_message_is_left_open(story: Story) -> None:
     assert story.unfinished == 0
 
 
-def test_decisions_are_audited_with_the_sample_as_their_actor(story: Story) -> None:
+def test_decisions_are_audited_with_the_sample_as_their_actor(
+    story: HistoryResults,
+) -> None:
     assert story.decided_by == {("system:sample", "system")}
     assert story.verdict.ok
     operations, _ = story.contents["triage_operation"]
@@ -240,7 +242,7 @@ def test_decisions_are_audited_with_the_sample_as_their_actor(story: Story) -> N
     assert story.verdict.entries == 2 + 2 * operations
 
 
-def test_the_report_of_its_days_is_requested_once(story: Story) -> None:
+def test_the_report_of_its_days_is_requested_once(story: HistoryResults) -> None:
     assert story.requested == [(story.weeks.first, story.weeks.last)]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sdk.consumer_processes import Consumers
-from tests.sdk.fake_poisonweb_server import Server, be_patient, running
+from tests.sdk.fake_poisonweb_server import FakeServer, be_patient, running
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server() -> Iterator[FakeServer]:
     with running() as server:
         yield server
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from poisonguard.journal.in_flight_journal import Journal
 from tests import preloaded_fork_server
 from tests.sdk import journal_only_consumer
-from tests.sdk.journal_only_consumer import Plan
+from tests.sdk.journal_only_consumer import JournalOnlyPlan
 
 SDK = Path(journal_only_consumer.__file__).parents[2] / "sdk"
 TIMEOUT = 300.0  # each step waits for the disk, which others use, too
@@ -34,7 +34,7 @@ class Consumers:
         return cls(folder=path / "journal", settled=path / "settled")
 
     def plan(self, **chosen: object) -> str:
-        plan: Plan = {
+        plan: JournalOnlyPlan = {
             "folder": str(self.folder),
             "name": NAME,
             "settled": str(self.settled),

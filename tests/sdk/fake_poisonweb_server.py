@@ -15,12 +15,12 @@ from poisonguard.server.http_client import Client
 from poisonguard.testing.fake_poisonweb_api import Double
 from poisonguard.testing.fake_server_skip_list import Json
 
-__all__ = ["KEY", "Json", "Server", "be_patient", "running"]
+__all__ = ["KEY", "FakeServer", "Json", "be_patient", "running"]
 
 KEY = "pw_test_key"
 
 
-class Server(Double):
+class FakeServer(Double):
     def __init__(self) -> None:
         super().__init__()
         self.key = KEY
@@ -45,8 +45,8 @@ def be_patient(patch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def running() -> Iterator[Server]:
-    server = Server()
+def running() -> Iterator[FakeServer]:
+    server = FakeServer()
     try:
         yield server
     finally:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from poisonguard import Guard, RetryPolicy
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 
 Message = dict[str, Any]
 # As long as a real one, and of the same letters.
@@ -27,7 +27,7 @@ def redriven(bookmark: str = "b-9", **members: Any) -> Message:
 
 
 @contextmanager
-def guarding(server: Server, **options: Any) -> Iterator[Guard]:
+def guarding(server: FakeServer, **options: Any) -> Iterator[Guard]:
     wishes: dict[str, Any] = {
         "topic": "orders",
         "consumer_group": "billing",

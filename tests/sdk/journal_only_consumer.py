@@ -29,7 +29,7 @@ WORK = 0.004
 LINE = 32  # bytes, a part of a page
 
 
-class Plan(TypedDict, total=False):
+class JournalOnlyPlan(TypedDict, total=False):
     folder: str  # "auto": what the supervisor says
     name: str
     settled: str
@@ -77,8 +77,8 @@ WAYS: dict[str, Callable[[], object]] = {
 }
 
 
-class Consumer:
-    def __init__(self, plan: Plan) -> None:
+class JournalOnlyConsumer:
+    def __init__(self, plan: JournalOnlyPlan) -> None:
         self._plan = plan
         self._settled = Path(plan["settled"])
         self._journal = Journal(plan["folder"])
@@ -164,7 +164,7 @@ def take(queue: Iterator[int], over: Set[int]) -> Iterator[int]:
 
 
 def main(plan: str) -> None:
-    Consumer(json.loads(plan)).run()
+    JournalOnlyConsumer(json.loads(plan)).run()
 
 
 if __name__ == "__main__":

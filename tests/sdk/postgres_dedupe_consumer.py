@@ -26,15 +26,15 @@ COPIES = ("a", "b")
 EFFECTS = "CREATE TABLE effects (message text, pid int)"
 
 
-class Plan(TypedDict):
+class DedupingPlan(TypedDict):
     url: str
     dsn: str
     folder: str
     messages: list[str]
 
 
-class Consumer:
-    def __init__(self, plan: Plan) -> None:
+class DedupingConsumer:
+    def __init__(self, plan: DedupingPlan) -> None:
         self._plan = plan
         self._folder = Path(plan["folder"])
         self._message = ""
@@ -87,4 +87,4 @@ class Consumer:
 
 
 def main(plan: str) -> None:
-    Consumer(json.loads(plan)).run()
+    DedupingConsumer(json.loads(plan)).run()

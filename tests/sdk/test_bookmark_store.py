@@ -14,7 +14,7 @@ from poisonguard.bookmarks import BookmarkStore, Start
 from poisonguard.errors import Away, Fenced, Misconfigured, Refused, Stopping
 from poisonguard.positions.subscription_progress import RUNS_PRESSED
 from poisonguard.skipping.skip_list import Fence
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 
 NEVER = 3_600.0  # seconds: a test writes when it says so
 ORDERS = ("billing-1", "eu", "orders")
@@ -23,7 +23,7 @@ Open = Callable[..., BookmarkStore]
 
 
 @pytest.fixture
-def store_of(server: Server) -> Iterator[Open]:
+def store_of(server: FakeServer) -> Iterator[Open]:
     """Return a function that creates a store, which need not be closed."""
     stores: list[BookmarkStore] = []
 
@@ -85,7 +85,7 @@ def test_two_publishers_resume_each_at_the_lesser_of_two_places(store_of: Open) 
 
 
 def test_all_subscriptions_are_written_with_one_request(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     store = store_of()
     for sub_id in ("eu", "us", "asia"):
@@ -102,7 +102,7 @@ def test_all_subscriptions_are_written_with_one_request(
 
 
 def test_positions_are_written_once_per_interval(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     store = store_of(interval=0.01)
     store.open("eu", "orders")
@@ -131,7 +131,7 @@ def test_after_a_kill_only_what_was_not_written_comes_again(store_of: Open) -> N
 
 
 def test_a_position_that_cannot_be_read_is_not_taken_for_empty(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     away, refused = store_of(), store_of()
 
@@ -147,7 +147,7 @@ def test_a_position_that_cannot_be_read_is_not_taken_for_empty(
 
 
 def test_settling_goes_on_while_the_server_is_away_and_nothing_is_lost(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     store = store_of()
     store.open("eu", "orders")
@@ -168,7 +168,7 @@ def test_settling_goes_on_while_the_server_is_away_and_nothing_is_lost(
 
 
 def test_what_is_being_written_is_unwritten_until_the_server_has_it(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     store = store_of()
     store.open("eu", "orders")
@@ -191,7 +191,7 @@ def test_what_is_being_written_is_unwritten_until_the_server_has_it(
 
 
 def test_a_write_whose_answer_is_lost_is_repeated(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     store = store_of()
     store.open("eu", "orders")
@@ -208,7 +208,7 @@ def test_a_write_whose_answer_is_lost_is_repeated(
 
 
 def test_a_holder_that_was_fenced_settles_nothing_until_it_opens_again(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     sub_ids: list[str] = []
     old, new = store_of(on_fenced=sub_ids.append), store_of()
@@ -232,7 +232,7 @@ def test_a_holder_that_was_fenced_settles_nothing_until_it_opens_again(
 
 
 def test_a_fence_from_the_stream_applies_at_once(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     sub_ids: list[str] = []
     store = store_of(on_fenced=sub_ids.append)
@@ -255,7 +255,7 @@ def test_a_fence_from_the_stream_applies_at_once(
 
 
 def test_on_fenced_may_open_the_subscription_again(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     resumed: list[dict[str, int | None]] = []
 
@@ -361,7 +361,7 @@ def test_a_subscription_without_a_sub_id_is_refused(
 
 
 def test_a_topic_is_learnt_from_the_first_message(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     store = store_of()
     store.open("eu")
@@ -387,7 +387,7 @@ def test_a_sub_id_of_two_topics_is_refused_without_a_topic(store_of: Open) -> No
 
 
 def test_a_position_begun_offline_is_merged_with_the_server_s(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     with store_of() as first:
         first.open("eu", "orders")
@@ -410,7 +410,7 @@ def test_a_position_begun_offline_is_merged_with_the_server_s(
 
 @pytest.mark.parametrize("status", [403, 503])
 def test_an_unopenable_subscription_does_not_keep_others_from_being_written(
-    status: int, server: Server, store_of: Open
+    status: int, server: FakeServer, store_of: Open
 ) -> None:
     store = store_of()
     store.open("eu", "orders")
@@ -427,7 +427,7 @@ def test_an_unopenable_subscription_does_not_keep_others_from_being_written(
 
 
 def test_an_unopenable_subscription_does_not_keep_others_from_being_opened(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     store = store_of()
     store._thread.end()  # New subscriptions wake it, and it would take the 403.
@@ -448,7 +448,7 @@ def test_an_unopenable_subscription_does_not_keep_others_from_being_opened(
 
 
 def test_a_rejected_position_is_kept_and_warned_about(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     store = store_of()
     store.open("eu", "orders")
@@ -471,7 +471,7 @@ def test_a_rejected_position_is_kept_and_warned_about(
 
 
 def test_a_rejected_publisher_is_reported_beside_an_accepted_one(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     store = store_of()
     store.open("eu", "orders")
@@ -494,7 +494,7 @@ def test_a_rejected_publisher_is_reported_beside_an_accepted_one(
 
 
 def test_settling_from_many_threads_loses_nothing(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     store = store_of(interval=0.01)
     store.open("eu", "orders")
@@ -509,7 +509,7 @@ def test_settling_from_many_threads_loses_nothing(
 
 
 def test_close_raises_when_positions_are_unwritten_but_ends(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     store = store_of()
     store.open("eu", "orders")
@@ -525,7 +525,7 @@ def test_close_raises_when_positions_are_unwritten_but_ends(
 
 
 def test_a_forked_child_leaves_the_position_to_its_parent(
-    server: Server, store_of: Open
+    server: FakeServer, store_of: Open
 ) -> None:
     store = store_of()
     store.open("eu", "orders")

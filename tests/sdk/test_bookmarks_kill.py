@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from poisonguard.bookmarks import BookmarkStore
-from tests.sdk.fake_poisonweb_server import KEY, Server, running
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer, running
 from tests.sdk.killed_consumer_logs import Lives
 from tests.sdk.random_bookmark_settling_consumer import PLACE
 
@@ -40,7 +40,7 @@ def test_after_each_kill_only_the_hole_and_what_was_not_written_come_again(
         assert ([*again], runs) == ([HOLE], 2)
 
 
-def _start(server: Server, log: Path) -> subprocess.Popen[bytes]:
+def _start(server: FakeServer, log: Path) -> subprocess.Popen[bytes]:
     arguments = [server.url, log, MESSAGES, IN_FLIGHT, HOLE]
     return subprocess.Popen(
         [
@@ -54,7 +54,7 @@ def _start(server: Server, log: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _check(server: Server, lives: Lives) -> None:
+def _check(server: FakeServer, lives: Lives) -> None:
     again, runs = _reopen(server)
     settled = lives.settled()
     passed = set(range(1, max(settled))) - again
@@ -65,7 +65,7 @@ def _check(server: Server, lives: Lives) -> None:
     assert runs <= IN_FLIGHT
 
 
-def _reopen(server: Server) -> tuple[set[int], int]:
+def _reopen(server: FakeServer) -> tuple[set[int], int]:
     """Take the position over as the next consumer; return what it gets."""
     with BookmarkStore(server.url, KEY, client_name="billing-1") as store:
         resume = store.open(PLACE[0]).positions.get("p") or 0

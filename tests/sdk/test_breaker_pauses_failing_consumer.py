@@ -14,7 +14,7 @@ from poisonguard.handling.circuit_breaker import (
 )
 
 
-class Scene:
+class BreakerWithClock:
     """A breaker with a clock and a count that a test moves."""
 
     def __init__(self, policy: BreakerPolicy | None) -> None:
@@ -45,7 +45,7 @@ def test_a_policy_that_makes_no_sense_is_refused(setting: dict[str, Any]) -> Non
 
 
 def test_opens_with_the_fiftieth_message_that_fails_in_a_row() -> None:
-    scene = Scene(BreakerPolicy())
+    scene = BreakerWithClock(BreakerPolicy())
 
     opened = scene.fail(50)
 
@@ -54,7 +54,7 @@ def test_opens_with_the_fiftieth_message_that_fails_in_a_row() -> None:
 
 
 def test_one_handled_message_restarts_the_count_in_a_row() -> None:
-    scene = Scene(BreakerPolicy(in_a_row=3))
+    scene = BreakerWithClock(BreakerPolicy(in_a_row=3))
 
     before = scene.fail(2)
     scene.handled += 1
@@ -64,7 +64,7 @@ def test_one_handled_message_restarts_the_count_in_a_row() -> None:
 
 
 def test_opens_when_more_than_a_fifth_failed_however_long_it_took() -> None:
-    scene = Scene(BreakerPolicy())
+    scene = BreakerWithClock(BreakerPolicy())
 
     opened = []
     for _ in range(30):
@@ -78,7 +78,7 @@ def test_opens_when_more_than_a_fifth_failed_however_long_it_took() -> None:
 
 
 def test_only_the_last_messages_count() -> None:
-    scene = Scene(BreakerPolicy(of_last=200))
+    scene = BreakerWithClock(BreakerPolicy(of_last=200))
     scene.handled = 10_000
 
     failed = 0
@@ -91,14 +91,14 @@ def test_only_the_last_messages_count() -> None:
 
 
 def test_a_share_of_few_messages_does_not_open() -> None:
-    scene = Scene(BreakerPolicy())
+    scene = BreakerWithClock(BreakerPolicy())
     scene.handled = 68
 
     assert not any(scene.fail(31))
 
 
 def test_what_failed_before_the_last_messages_is_forgotten() -> None:
-    scene = Scene(BreakerPolicy(of_last=100))
+    scene = BreakerWithClock(BreakerPolicy(of_last=100))
     scene.handled = 80
     scene.fail(20)
 
@@ -110,7 +110,7 @@ def test_what_failed_before_the_last_messages_is_forgotten() -> None:
 
 
 def test_what_was_in_flight_when_it_opened_does_not_lengthen_the_pause() -> None:
-    scene = Scene(BreakerPolicy(in_a_row=1, pause=30))
+    scene = BreakerWithClock(BreakerPolicy(in_a_row=1, pause=30))
     scene.fail(1)
 
     scene.now += 10
@@ -122,7 +122,7 @@ def test_what_was_in_flight_when_it_opened_does_not_lengthen_the_pause() -> None
 
 
 def test_after_the_pause_one_message_is_tried_and_the_others_wait() -> None:
-    scene = Scene(BreakerPolicy(in_a_row=1, pause=30))
+    scene = BreakerWithClock(BreakerPolicy(in_a_row=1, pause=30))
     scene.fail(1)
 
     paused = scene.breaker.admit()
@@ -134,7 +134,7 @@ def test_after_the_pause_one_message_is_tried_and_the_others_wait() -> None:
 
 
 def test_closes_when_the_probe_was_handled_and_forgets() -> None:
-    scene = Scene(BreakerPolicy(in_a_row=2, pause=30))
+    scene = BreakerWithClock(BreakerPolicy(in_a_row=2, pause=30))
     scene.fail(2)
     scene.now += 30
     scene.breaker.admit()
@@ -147,7 +147,7 @@ def test_closes_when_the_probe_was_handled_and_forgets() -> None:
 
 
 def test_each_failed_probe_doubles_the_pause_up_to_five_minutes() -> None:
-    scene = Scene(BreakerPolicy(in_a_row=1, pause=100))
+    scene = BreakerWithClock(BreakerPolicy(in_a_row=1, pause=100))
     scene.fail(1)
 
     pauses = []
@@ -161,7 +161,7 @@ def test_each_failed_probe_doubles_the_pause_up_to_five_minutes() -> None:
 
 
 def test_after_a_probe_that_did_not_run_the_next_message_probes() -> None:
-    scene = Scene(BreakerPolicy(in_a_row=1, pause=30))
+    scene = BreakerWithClock(BreakerPolicy(in_a_row=1, pause=30))
     scene.fail(1)
     scene.now += 30
     scene.breaker.admit()
@@ -172,7 +172,7 @@ def test_after_a_probe_that_did_not_run_the_next_message_probes() -> None:
 
 
 def test_without_a_policy_it_counts_and_never_opens() -> None:
-    scene = Scene(None)
+    scene = BreakerWithClock(None)
 
     opened = scene.fail(500)
 
@@ -184,7 +184,7 @@ def test_without_a_policy_it_counts_and_never_opens() -> None:
 def test_failing_since_is_the_earliest_failure_when_the_clock_is_set_back(
     set_by: timedelta,
 ) -> None:
-    scene = Scene(BreakerPolicy(in_a_row=4))
+    scene = BreakerWithClock(BreakerPolicy(in_a_row=4))
     dates = [scene.today]
     scene.fail(2)
     closed = scene.breaker.failing_since

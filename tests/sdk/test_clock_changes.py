@@ -19,7 +19,7 @@ from poisonguard.server.report_sending import Reporter
 from poisonguard.server.spool import Spool
 from poisonguard.server.threads_shared_by_guards import Connection
 from tests.sdk.failure_report_builder import failure
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 from tests.sdk.guard_and_handler_builders import Failing, Handler, guarding, message
 
 HANDLED, POISONED, SKIPPED = Outcome.HANDLED, Outcome.POISONED, Outcome.SKIPPED
@@ -29,7 +29,7 @@ Set = Callable[[float], None]
 
 
 @pytest.fixture
-def set_clock(monkeypatch: pytest.MonkeyPatch, server: Server) -> Set:
+def set_clock(monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> Set:
     """Let a test set the clock of this machine, and leave the server's as it is."""
     real = time.time
     # In one step: an answer between two steps would have a wrong time.
@@ -42,7 +42,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, server: Server) -> Set:
 
 
 @pytest.fixture
-def connection(server: Server) -> Iterator[Connection]:
+def connection(server: FakeServer) -> Iterator[Connection]:
     connection = Connection([server.url], KEY)
     yield connection
     connection.close(1)
@@ -63,7 +63,7 @@ def ticks(connection: Connection, number: int = 3) -> threading.Event:
 
 @pytest.mark.parametrize("seconds", JUMPS)
 def test_no_skip_ends_and_none_is_missed_because_the_clock_was_set(
-    seconds: float, server: Server, connection: Connection, set_clock: Set
+    seconds: float, server: FakeServer, connection: Connection, set_clock: Set
 ) -> None:
     a_while = datetime.now(UTC) + timedelta(minutes=30)
     mirror = connection.skip_list(
@@ -83,7 +83,7 @@ def test_no_skip_ends_and_none_is_missed_because_the_clock_was_set(
 
 
 def test_an_expired_skip_is_removed_though_the_clock_was_set_back(
-    server: Server, connection: Connection, set_clock: Set
+    server: FakeServer, connection: Connection, set_clock: Set
 ) -> None:
     soon = datetime.now(UTC) + timedelta(seconds=2)
     mirror = connection.skip_list(
@@ -107,7 +107,7 @@ def test_an_expired_skip_is_removed_though_the_clock_was_set_back(
         "",
     ],
 )
-def test_an_impossible_server_date_is_ignored(date: str, server: Server) -> None:
+def test_an_impossible_server_date_is_ignored(date: str, server: FakeServer) -> None:
     client = Client([server.url], KEY)
     server.faults.answer(503, times=1, headers={"Date": date, "Retry-After": date})
     server.date_of = lambda: date
@@ -127,7 +127,7 @@ def test_an_impossible_server_date_is_ignored(date: str, server: Server) -> None
 @pytest.mark.parametrize("whose", ["ours", "the server's"])
 @pytest.mark.parametrize("seconds", JUMPS)
 def test_no_message_expires_because_one_clock_was_set(
-    seconds: float, whose: str, server: Server, set_clock: Set
+    seconds: float, whose: str, server: FakeServer, set_clock: Set
 ) -> None:
     reader = PlainReader(enqueued_at="enqueued_at")
     today = datetime.now(UTC)
@@ -154,7 +154,7 @@ def test_no_message_expires_because_one_clock_was_set(
 
 
 def test_a_message_that_failed_before_the_clock_was_set_right_does_not_expire(
-    server: Server, set_clock: Set, tmp_path: Path
+    server: FakeServer, set_clock: Set, tmp_path: Path
 ) -> None:
     """A machine that starts in 1970 learns the time when it is up."""
     handler = Handler(ValueError(), ValueError(), None)
@@ -174,7 +174,7 @@ def test_a_message_that_failed_before_the_clock_was_set_right_does_not_expire(
 
 
 def test_a_message_expires_where_both_clocks_say_so(
-    server: Server, set_clock: Set
+    server: FakeServer, set_clock: Set
 ) -> None:
     reader = PlainReader(enqueued_at="enqueued_at")
     today = datetime.now(UTC)
@@ -193,7 +193,7 @@ def test_a_message_expires_where_both_clocks_say_so(
 
 @pytest.mark.parametrize("seconds", JUMPS)
 def test_retries_own_skips_and_crashes_hold_while_the_clock_is_set(
-    seconds: float, server: Server, set_clock: Set, tmp_path: Path
+    seconds: float, server: FakeServer, set_clock: Set, tmp_path: Path
 ) -> None:
     policy = RetryPolicy(max_attempts=2, base=3.0, cap=3.0)
     kept_alive = list[object]()
@@ -228,7 +228,7 @@ def test_retries_own_skips_and_crashes_hold_while_the_clock_is_set(
 
 @pytest.mark.parametrize("seconds", JUMPS)
 def test_a_consumer_that_pauses_names_all_that_counts_against_it(
-    seconds: float, server: Server, set_clock: Set
+    seconds: float, server: FakeServer, set_clock: Set
 ) -> None:
     breaker = BreakerPolicy(in_a_row=3, pause=60.0)
     failing = Failing(ConnectionError())
@@ -249,7 +249,7 @@ def test_a_consumer_that_pauses_names_all_that_counts_against_it(
 
 
 def test_no_report_is_lost_where_the_clock_is_set_between_segments(
-    server: Server, set_clock: Set, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, set_clock: Set, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("poisonguard.server.spool.SEGMENT_LIMIT", 1)  # one report each
     monkeypatch.setattr("poisonguard.server.spooled_report_sending.ADOPT_EVERY", 0.0)

@@ -14,7 +14,7 @@ import pytest
 from poisonguard import __main__
 from poisonguard_conformance.check_server_command import CHECKS, NAMES, main
 from poisonweb.embedded.free_ports import free_port
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 
 ROOT = Path(__file__).resolve().parents[2]
 SDK = ROOT / "sdk"
@@ -42,7 +42,7 @@ def test_the_protocol_lists_every_check_and_what_it_says() -> None:
 
 
 def test_a_failed_check_quotes_the_protocol(
-    server: Server, key_file: Path, capsys: pytest.CaptureFixture[str]
+    server: FakeServer, key_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.rewords = lambda result: {**result, "status": "created"}
 
@@ -57,7 +57,7 @@ def test_a_failed_check_quotes_the_protocol(
 
 
 def test_json_output_is_one_object(
-    server: Server, key_file: Path, capsys: pytest.CaptureFixture[str]
+    server: FakeServer, key_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = play(server.url, key_file, "--json", "--only", "unknown-members")
 
@@ -79,7 +79,7 @@ def test_an_unreachable_server_fails_once_and_the_rest_is_not_checked(
 
 
 def test_a_server_that_breaks_off_fails_that_check_only(
-    server: Server, key_file: Path, capsys: pytest.CaptureFixture[str]
+    server: FakeServer, key_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.faults.lose_answers(1)
 
@@ -98,7 +98,9 @@ def test_a_server_that_breaks_off_fails_that_check_only(
     assert "got no answer" not in checks[1]["detail"]
 
 
-def test_the_topics_begin_with_the_given_prefix(server: Server, key_file: Path) -> None:
+def test_the_topics_begin_with_the_given_prefix(
+    server: FakeServer, key_file: Path
+) -> None:
     play(server.url, key_file, "--topic-prefix", "ours", "--only", "unknown-members")
 
     [report] = server.reports.failures.values()

@@ -26,7 +26,7 @@ from poisonguard.readers.pika import PikaReader
 from poisonguard.readers.plain import PlainReader
 from poisonguard.readers.redis_streams import RedisStreamsReader
 from tests.manual_clock import ManualClock
-from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.fake_poisonweb_server import FakeServer
 from tests.sdk.guard_and_handler_builders import (
     REDRIVE,
     Failing,
@@ -51,7 +51,7 @@ def facts(guard: Guard) -> dict[str, Any]:
 
 
 @contextmanager
-def deduping(server: Server, **options: Any) -> Iterator[Guard]:
+def deduping(server: FakeServer, **options: Any) -> Iterator[Guard]:
     with guarding(server, **{"dedupe": MemoryWindow(), **options}) as guard:
         yield guard
 
@@ -64,7 +64,7 @@ def copies(*bookmarks: str, message_id: str = "m-1") -> list[Message]:
 
 
 def test_a_copy_of_what_was_handled_is_passed_over_and_counted(
-    server: Server, caplog: pytest.LogCaptureFixture
+    server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="poisonguard")
     handler = Handler()
@@ -85,7 +85,7 @@ def test_a_copy_of_what_was_handled_is_passed_over_and_counted(
 
 
 def test_without_a_window_copies_are_handled_and_ids_are_not_read(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     messages: list[Message] = []
 
@@ -108,7 +108,7 @@ def test_without_a_window_copies_are_handled_and_ids_are_not_read(
     assert messages == []
 
 
-def test_a_copy_of_what_failed_is_handled(server: Server) -> None:
+def test_a_copy_of_what_failed_is_handled(server: FakeServer) -> None:
     with deduping(server) as guard:
         first, again = copies("b-1", "b-2")
         outcomes = [
@@ -120,7 +120,7 @@ def test_a_copy_of_what_failed_is_handled(server: Server) -> None:
     assert outcomes == [POISONED, HANDLED, SKIPPED]
 
 
-def test_a_copy_of_what_was_released_is_handled(server: Server) -> None:
+def test_a_copy_of_what_was_released_is_handled(server: FakeServer) -> None:
     with deduping(server, redeliver=lambda *_: None) as guard:
         first, again = copies("b-1", "b-2")
         outcomes = [
@@ -132,7 +132,7 @@ def test_a_copy_of_what_was_released_is_handled(server: Server) -> None:
     assert outcomes == [RELEASE, HANDLED, SKIPPED]
 
 
-def test_a_retry_is_no_copy(server: Server) -> None:
+def test_a_retry_is_no_copy(server: FakeServer) -> None:
     handler = Handler(OSError("once"))
 
     with deduping(server) as guard:
@@ -141,7 +141,9 @@ def test_a_retry_is_no_copy(server: Server) -> None:
     assert (outcome, handler.calls) == (HANDLED, ["b-1", "b-1"])
 
 
-def test_what_is_requeued_is_a_copy_of_the_same_redrive_alone(server: Server) -> None:
+def test_what_is_requeued_is_a_copy_of_the_same_redrive_alone(
+    server: FakeServer,
+) -> None:
     handler = Handler()
     other = {"x-poisonweb-redrive": OTHER_REDRIVE}
     messages = [
@@ -163,7 +165,7 @@ def test_what_is_requeued_is_a_copy_of_the_same_redrive_alone(server: Server) ->
 
 @pytest.mark.parametrize("message_id", [None, ""])
 def test_without_a_message_id_copies_are_handled_with_one_warning(
-    server: Server, caplog: pytest.LogCaptureFixture, message_id: str | None
+    server: FakeServer, caplog: pytest.LogCaptureFixture, message_id: str | None
 ) -> None:
     handler, one_message = Handler(), message("b-1", message_id=message_id)
 
@@ -178,7 +180,7 @@ def test_without_a_message_id_copies_are_handled_with_one_warning(
 
 
 def test_by_bookmark_a_message_without_id_is_recognised_when_redelivered(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     handler = Handler()
     messages = [
@@ -197,7 +199,7 @@ def test_by_bookmark_a_message_without_id_is_recognised_when_redelivered(
 
 
 def test_an_entry_of_redis_that_is_claimed_again_is_known_by_its_bookmark(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     first = int(time.time() * 1_000)  # what is old expires
     entries = [(f"{first + n}-0", {b"body": b"{}"}) for n in (0, 1, 0)]
@@ -212,7 +214,7 @@ def test_an_entry_of_redis_that_is_claimed_again_is_known_by_its_bookmark(
     assert outcomes == [HANDLED, HANDLED, SKIPPED]
 
 
-def test_messages_of_rabbitmq_are_known_by_their_message_id(server: Server) -> None:
+def test_messages_of_rabbitmq_are_known_by_their_message_id(server: FakeServer) -> None:
     messages = [
         (
             SimpleNamespace(consumer_tag="c", delivery_tag=tag),
@@ -229,7 +231,7 @@ def test_messages_of_rabbitmq_are_known_by_their_message_id(server: Server) -> N
 
 
 def test_by_bookmark_a_message_without_identity_is_not_recognised(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     class Reader(PlainReader):
         def has_identity(self, message: Any) -> bool:
@@ -260,7 +262,7 @@ def refuse(_: object) -> str:
     ids=["no id", "no redrive", "a number", "bytes", "a redrive of bytes"],
 )
 def test_a_message_whose_id_cannot_be_read_is_no_copy(
-    server: Server, method: str, tell: Callable[[object], object]
+    server: FakeServer, method: str, tell: Callable[[object], object]
 ) -> None:
     reader, handler = PlainReader(seq="seq"), Handler()
     messages = [{**copy, "seq": 0} for copy in copies("b-1", "b-1")]
@@ -274,7 +276,7 @@ def test_a_message_whose_id_cannot_be_read_is_no_copy(
     assert [first, *outcomes] == [HANDLED] * 3
 
 
-def test_ids_of_a_megabyte_cost_no_more_than_others(server: Server) -> None:
+def test_ids_of_a_megabyte_cost_no_more_than_others(server: FakeServer) -> None:
     long = "x" * 2**20
     messages = [
         message(f"b-{n}", message_id=long + end) for n, end in enumerate("aab\ud800")
@@ -289,7 +291,7 @@ def test_ids_of_a_megabyte_cost_no_more_than_others(server: Server) -> None:
     assert {len(key) for key in once._ends} == {16}
 
 
-def test_guards_that_share_a_window_know_their_own_messages(server: Server) -> None:
+def test_guards_that_share_a_window_know_their_own_messages(server: FakeServer) -> None:
     window, one_message = MemoryWindow(), message(message_id="m-1")
 
     with (
@@ -301,7 +303,7 @@ def test_guards_that_share_a_window_know_their_own_messages(server: Server) -> N
     assert outcomes == [HANDLED, HANDLED, SKIPPED]
 
 
-def test_a_wrapped_handler_is_run_once(server: Server) -> None:
+def test_a_wrapped_handler_is_run_once(server: FakeServer) -> None:
     ran: list[str] = []
 
     with deduping(server) as guard:
@@ -323,7 +325,7 @@ def test_a_wrapped_handler_is_run_once(server: Server) -> None:
 
 
 def test_a_copy_says_nothing_about_whether_a_paused_guard_may_go_on(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     breaker = BreakerPolicy(in_a_row=1, pause=0.01)
 
@@ -338,7 +340,7 @@ def test_a_copy_says_nothing_about_whether_a_paused_guard_may_go_on(
     assert state == "paused"
 
 
-def test_a_released_message_handled_later_is_recognised(server: Server) -> None:
+def test_a_released_message_handled_later_is_recognised(server: FakeServer) -> None:
     settled: dict[str, Outcome] = {}
     options: dict[str, Any] = {
         "reader": PlainReader(replays=True),
@@ -382,7 +384,7 @@ class BlockingHandler(Handler):
             raise error
 
 
-class Call(threading.Thread):
+class HandlingThread(threading.Thread):
     """Handles one message on a thread of its own."""
 
     def __init__(self, guard: Guard, message: Message, handler: Handler) -> None:
@@ -407,7 +409,7 @@ class Call(threading.Thread):
     ],
 )
 def test_a_copy_waits_for_the_one_that_runs_and_takes_no_slot_meanwhile(
-    server: Server,
+    server: FakeServer,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception | None,
     outcomes: tuple[Outcome, Outcome],
@@ -418,9 +420,9 @@ def test_a_copy_waits_for_the_one_that_runs_and_takes_no_slot_meanwhile(
     options: dict[str, Any] = {"keep_alive": lambda _: waits.set(), "lease": 0.1}
 
     with deduping(server, hold_for=TIMEOUT, **fatal, **options) as guard:
-        first = Call(guard, copies("b-1")[0], handler)
+        first = HandlingThread(guard, copies("b-1")[0], handler)
         assert handler.has_begun.wait(TIMEOUT)
-        second = Call(guard, copies("b-2")[0], handler)
+        second = HandlingThread(guard, copies("b-2")[0], handler)
         assert waits.wait(TIMEOUT)
         running = guard.health()["in_flight"]
         handler.may_end.set()
@@ -433,7 +435,7 @@ def test_a_copy_waits_for_the_one_that_runs_and_takes_no_slot_meanwhile(
 
 @pytest.mark.parametrize("redelivers", [False, True])
 def test_a_copy_does_not_wait_for_ever_and_is_not_dropped(
-    server: Server, redelivers: bool
+    server: FakeServer, redelivers: bool
 ) -> None:
     given_back: list[float] = []
     options: dict[str, Any] = {"hold_for": 0.1}
@@ -442,7 +444,7 @@ def test_a_copy_does_not_wait_for_ever_and_is_not_dropped(
     handler = BlockingHandler()
 
     with deduping(server, **options) as guard:
-        first = Call(guard, copies("b-1")[0], handler)
+        first = HandlingThread(guard, copies("b-1")[0], handler)
         assert handler.has_begun.wait(TIMEOUT)
         released = guard.handle(copies("b-2")[0], handler)
         handler.may_end.set()
@@ -454,7 +456,7 @@ def test_a_copy_does_not_wait_for_ever_and_is_not_dropped(
     assert [seconds > 0 for seconds in given_back] == [True] * redelivers
 
 
-def test_of_many_copies_at_once_one_runs(server: Server) -> None:
+def test_of_many_copies_at_once_one_runs(server: FakeServer) -> None:
     ran: Counter[str] = Counter()
     ids = [f"m-{n}" for n in range(100)]
     together = threading.Barrier(8)
@@ -493,7 +495,7 @@ def test_of_many_copies_at_once_one_runs(server: Server) -> None:
     ],
 )
 def test_a_task_waits_for_the_copy_that_another_task_runs(
-    server: Server, ends: str, outcomes: list[Outcome | None]
+    server: FakeServer, ends: str, outcomes: list[Outcome | None]
 ) -> None:
     errors = iter([ValueError()] if ends == "with an error" else [])
 
@@ -560,7 +562,7 @@ def test_the_last_messages_are_remembered_for_their_time(
 # Forks
 
 
-def test_a_forked_child_knows_what_its_parent_had_handled(server: Server) -> None:
+def test_a_forked_child_knows_what_its_parent_had_handled(server: FakeServer) -> None:
     with deduping(server) as guard:
         first, again = copies("b-1", "b-2")
         guard.handle(first, Handler())
@@ -584,12 +586,12 @@ def test_a_forked_child_knows_what_its_parent_had_handled(server: Server) -> Non
 
 
 def test_a_forked_child_waits_neither_for_a_lock_nor_for_a_copy_of_its_parents(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     handler = BlockingHandler()
 
     with deduping(server, hold_for=0.5) as guard:
-        first = Call(guard, copies("b-1")[0], handler)
+        first = HandlingThread(guard, copies("b-1")[0], handler)
         assert handler.has_begun.wait(TIMEOUT)
         once: Any = guard._running and guard._running.once
         with once._lock:
@@ -605,7 +607,7 @@ def test_a_forked_child_waits_neither_for_a_lock_nor_for_a_copy_of_its_parents(
 
 
 def test_a_child_that_is_forked_while_another_thread_remembers_goes_on(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     with deduping(server, dedupe=MemoryWindow(messages=1)) as guard:
         guard.handle(copies("b-1")[0], Handler())
@@ -645,7 +647,9 @@ def test_unusable_arguments_of_a_window_are_refused(
 
 
 @pytest.mark.parametrize("dedupe", [True, MemoryWindow, 100])
-def test_a_dedupe_that_is_no_window_is_refused(server: Server, dedupe: object) -> None:
+def test_a_dedupe_that_is_no_window_is_refused(
+    server: FakeServer, dedupe: object
+) -> None:
     says = r"dedupe is .*: give a MemoryWindow\(\)"
 
     with pytest.raises(Misconfigured, match=says), guarding(server, dedupe=dedupe):

@@ -20,7 +20,7 @@ from django.core.management import get_commands
 
 from poisonguard.contract import parse_failure
 from poisonguard.server import http_client
-from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.fake_poisonweb_server import FakeServer
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "sdk/README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -42,13 +42,13 @@ FIRST = {
 
 @pytest.fixture
 def online(
-    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[[str], Server]:
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[[str], FakeServer]:
     """Let a printed url lead to the double, which takes the printed key."""
     monkeypatch.setenv("POISONGUARD_JOURNAL", str(tmp_path / "journal"))
     usable = http_client._checked_url
 
-    def lead(key: str) -> Server:
+    def lead(key: str) -> FakeServer:
         server.key = key
         monkeypatch.setattr(
             http_client, "_checked_url", lambda url: usable(url) and server.url
@@ -92,7 +92,7 @@ def test_every_page_whose_first_snippet_is_a_program_is_run_here() -> None:
 
 
 def test_the_first_program_of_the_sdks_readme_runs(
-    online: Callable[[str], Server],
+    online: Callable[[str], FakeServer],
 ) -> None:
     server, settled = online("pw_..."), list[object]()
     names: dict[str, Any] = {
@@ -128,7 +128,7 @@ def test_the_reader_of_the_sdks_readme_reads() -> None:
 
 
 def test_the_first_program_of_the_page_for_consumers_runs(
-    online: Callable[[str], Server],
+    online: Callable[[str], FakeServer],
 ) -> None:
     server, redis = online("pw_of_ours"), Redis()
     names: dict[str, Any] = {

@@ -24,7 +24,7 @@ from poisonguard import (
 )
 from poisonguard.readers.plain import PlainReader
 from tests.sdk.consumer_processes import python
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 from tests.sdk.guard_and_handler_builders import (
     REDRIVE,
     Failing,
@@ -49,7 +49,7 @@ def only(reports: dict[str, Any]) -> dict[str, Any]:
 # The start gate
 
 
-def test_no_message_passes_before_the_skip_list_is_loaded(server: Server) -> None:
+def test_no_message_passes_before_the_skip_list_is_loaded(server: FakeServer) -> None:
     server.skip_list.add(kind="bookmark", value="b-1")
     handler = Handler()
 
@@ -60,7 +60,7 @@ def test_no_message_passes_before_the_skip_list_is_loaded(server: Server) -> Non
     assert handler.calls == ["b-2"]
 
 
-def test_does_not_start_without_the_skip_list(server: Server) -> None:
+def test_does_not_start_without_the_skip_list(server: FakeServer) -> None:
     server.stop()
 
     with (
@@ -71,7 +71,7 @@ def test_does_not_start_without_the_skip_list(server: Server) -> None:
 
 
 def test_a_guard_that_could_not_start_may_be_started_again(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     server.stop()
     guard = Guard(
@@ -103,7 +103,7 @@ def has_started(guard: Guard) -> bool:
 
 
 def test_when_unloaded_start_begins_without_the_skip_list_and_warns(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     server.stop()
     handler = Handler()
@@ -117,7 +117,7 @@ def test_when_unloaded_start_begins_without_the_skip_list_and_warns(
 
 
 def test_a_new_version_of_the_handler_tries_what_only_the_old_one_failed_on(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     server.replays = True
     options: dict[str, Any] = {"reader": PlainReader(replays=True), "journal": tmp_path}
@@ -138,7 +138,7 @@ def test_a_new_version_of_the_handler_tries_what_only_the_old_one_failed_on(
 
 
 def test_a_message_that_is_too_large_is_released_and_its_health_says_so(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     server.faults.answer(413, times=1, path="/failures")
     large = message(body=b"x" * 1_000)
@@ -154,7 +154,7 @@ def test_a_message_that_is_too_large_is_released_and_its_health_says_so(
 
 
 def test_a_new_version_tries_what_the_old_one_failed_on_and_did_not_share(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     server.replays = True
     options: dict[str, Any] = {"reader": PlainReader(replays=True), "journal": tmp_path}
@@ -174,7 +174,7 @@ def test_a_new_version_tries_what_the_old_one_failed_on_and_did_not_share(
 
 @pytest.mark.parametrize("status", ["banana", None])
 def test_a_message_whose_report_got_an_unknown_status_is_released(
-    status: object, server: Server
+    status: object, server: FakeServer
 ) -> None:
     server.rewords = lambda answer: {**answer, "status": status}
 
@@ -184,7 +184,7 @@ def test_a_message_whose_report_got_an_unknown_status_is_released(
     assert outcome is RELEASE
 
 
-def test_a_wrong_key_is_refused_at_the_start(server: Server) -> None:
+def test_a_wrong_key_is_refused_at_the_start(server: FakeServer) -> None:
     with (
         pytest.raises(Refused, match="check the API key"),
         guarding(server, api_key="pw_wrong"),
@@ -192,7 +192,7 @@ def test_a_wrong_key_is_refused_at_the_start(server: Server) -> None:
         pytest.fail("it started")
 
 
-def test_the_first_message_starts_an_unstarted_guard(server: Server) -> None:
+def test_the_first_message_starts_an_unstarted_guard(server: FakeServer) -> None:
     server.skip_list.add(kind="bookmark", value="b-1")
     guard = Guard(
         topic="orders",
@@ -210,7 +210,7 @@ def test_the_first_message_starts_an_unstarted_guard(server: Server) -> None:
     assert outcome is SKIPPED
 
 
-def test_a_closed_guard_releases_what_still_comes(server: Server) -> None:
+def test_a_closed_guard_releases_what_still_comes(server: FakeServer) -> None:
     handler = Handler()
     with guarding(server) as guard:
         guard.handle(message("b-1"), handler)
@@ -225,7 +225,7 @@ def test_a_closed_guard_releases_what_still_comes(server: Server) -> None:
 
 
 def test_a_message_that_keeps_failing_is_poisoned_with_a_full_report(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     handler = Failing(ValueError("unlucky"), "b-2")
     bad = message("b-2", message_id="m-2", headers={"tag": "a"}, publisher="p", seq=7)
@@ -255,7 +255,7 @@ def test_a_message_that_keeps_failing_is_poisoned_with_a_full_report(
     assert report["handler_version"] == "v7"
 
 
-def test_a_traceback_begins_in_the_handler(server: Server) -> None:
+def test_a_traceback_begins_in_the_handler(server: FakeServer) -> None:
     with guarding(server) as guard:
         guard.handle(message(), Failing(ValueError("unlucky")))
 
@@ -266,7 +266,7 @@ def test_a_traceback_begins_in_the_handler(server: Server) -> None:
 
 
 def test_an_exception_whose_str_raises_is_reported(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     class Mute(Exception):
         def __str__(self) -> str:
@@ -280,7 +280,7 @@ def test_an_exception_whose_str_raises_is_reported(
     assert exception["message"] == "<its text cannot be had: RuntimeError>"
 
 
-def test_a_failure_followed_by_a_success_leaves_no_record(server: Server) -> None:
+def test_a_failure_followed_by_a_success_leaves_no_record(server: FakeServer) -> None:
     handler = Handler(OSError("away"))
 
     with guarding(server) as guard:
@@ -297,7 +297,7 @@ def test_a_failure_followed_by_a_success_leaves_no_record(server: Server) -> Non
     }
 
 
-def test_a_fatal_failure_is_not_retried(server: Server) -> None:
+def test_a_fatal_failure_is_not_retried(server: FakeServer) -> None:
     handler = Failing(KeyError("customer"))
     policy = RetryPolicy(fatal=(LookupError,))
 
@@ -309,7 +309,7 @@ def test_a_fatal_failure_is_not_retried(server: Server) -> None:
     assert only(server.reports.failures)["cause"] == "fatal"
 
 
-def test_alternating_exceptions_exhaust_a_message_too(server: Server) -> None:
+def test_alternating_exceptions_exhaust_a_message_too(server: FakeServer) -> None:
     handler = Handler(OSError(), ValueError(), OSError(), ValueError(), OSError())
     policy = RetryPolicy(max_attempts=4, base=0.001, cap=0.001)
 
@@ -320,7 +320,9 @@ def test_alternating_exceptions_exhaust_a_message_too(server: Server) -> None:
     assert len(handler.calls) == 4
 
 
-def test_one_bad_message_of_sixteen_does_not_affect_the_others(server: Server) -> None:
+def test_one_bad_message_of_sixteen_does_not_affect_the_others(
+    server: FakeServer,
+) -> None:
     handler = Failing(ValueError(), "b-7")
 
     with guarding(server) as guard:
@@ -346,7 +348,9 @@ def closing_amid(guard: Guard) -> Iterator[None]:
         closing.join()
 
 
-def test_attempts_are_counted_across_restarts(server: Server, tmp_path: Path) -> None:
+def test_attempts_are_counted_across_restarts(
+    server: FakeServer, tmp_path: Path
+) -> None:
     handler = Failing(ValueError())
     slow = RetryPolicy(max_attempts=3, base=30, cap=30)
     quick = RetryPolicy(max_attempts=3, base=0, cap=0)
@@ -378,7 +382,7 @@ with Guard(
 
 
 def test_a_death_alone_does_not_exhaust_the_attempts(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     python(DIE_OF_A_MESSAGE, server.url, KEY, tmp_path)
     handler, once = Handler(), RetryPolicy(max_attempts=1)
@@ -393,7 +397,7 @@ def test_a_death_alone_does_not_exhaust_the_attempts(
 
 
 def test_a_message_that_comes_back_early_waits_for_its_time(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     handler = Failing(ValueError())
     policy = RetryPolicy(max_attempts=3, base=30, cap=30)
@@ -408,7 +412,7 @@ def test_a_message_that_comes_back_early_waits_for_its_time(
 
 
 def test_on_first_failure_is_called_once_also_across_restarts(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     errors: list[str] = []
     policy = RetryPolicy(
@@ -428,7 +432,7 @@ def test_on_first_failure_is_called_once_also_across_restarts(
 
 
 def test_a_poison_that_was_never_settled_is_not_run_again(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     handler = Failing(ValueError("no"))
     noon = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -446,7 +450,7 @@ def test_a_poison_that_was_never_settled_is_not_run_again(
 
 
 def test_one_sent_again_under_the_same_id_is_tried_where_a_bookmark_is_no_place(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     handler = Handler(ValueError("no"), ValueError("no"))
 
@@ -457,7 +461,7 @@ def test_one_sent_again_under_the_same_id_is_tried_where_a_bookmark_is_no_place(
 
 
 def test_an_on_first_failure_that_raises_is_logged(
-    server: Server, caplog: pytest.LogCaptureFixture
+    server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     def tell(_message: Message, _error: Exception) -> None:
         raise RuntimeError("no post today")
@@ -475,7 +479,7 @@ def test_an_on_first_failure_that_raises_is_logged(
 
 
 def test_an_expired_message_is_poisoned_with_its_body_and_not_run(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     handler = Handler()
     old = message(enqueued_at=NOON - timedelta(days=7))
@@ -492,7 +496,7 @@ def test_an_expired_message_is_poisoned_with_its_body_and_not_run(
     assert base64.b64decode(report["body"]) == old["body"]
 
 
-def test_a_retry_due_after_the_deadline_is_poison_now(server: Server) -> None:
+def test_a_retry_due_after_the_deadline_is_poison_now(server: FakeServer) -> None:
     policy = RetryPolicy(base=300, cap=300, expire_after=60)
 
     with guarding(server, policy=policy) as guard:
@@ -506,7 +510,7 @@ def test_a_retry_due_after_the_deadline_is_poison_now(server: Server) -> None:
 
 @pytest.mark.parametrize("replays", [True, False])
 def test_replayed_and_redriven_messages_do_not_expire_by_age(
-    server: Server, *, replays: bool
+    server: FakeServer, *, replays: bool
 ) -> None:
     handler = Handler()
     old: Message = {"enqueued_at": NOON - timedelta(days=700)}
@@ -533,7 +537,7 @@ def test_replayed_and_redriven_messages_do_not_expire_by_age(
     ],
 )
 def test_a_listed_message_is_skipped_and_the_skip_counted(
-    server: Server, kind: str, value: object
+    server: FakeServer, kind: str, value: object
 ) -> None:
     skip = server.skip_list.add(kind=kind, value=value)
     handler = Handler()
@@ -550,7 +554,7 @@ def test_a_listed_message_is_skipped_and_the_skip_counted(
 
 
 def test_a_skip_is_honoured_though_its_message_was_fetched_before(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     fetched, handler = [message("b-1"), message("b-2")], Handler()
 
@@ -567,7 +571,7 @@ def test_a_skip_is_honoured_though_its_message_was_fetched_before(
 
 
 def test_own_poison_is_skipped_at_once_where_the_topic_replays(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     handler = Failing(ValueError(), "b-2")
     replaying = {"reader": PlainReader(replays=True)}
@@ -584,7 +588,7 @@ def test_own_poison_is_skipped_at_once_where_the_topic_replays(
 
 
 def test_a_message_sent_again_to_a_queue_is_not_skipped(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     handler = Failing(ValueError())
 
@@ -598,7 +602,7 @@ def test_a_message_sent_again_to_a_queue_is_not_skipped(
 
 
 def test_a_redriven_message_passes_the_skip_of_its_poison_and_is_confirmed(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     server.skip_list.add(kind="message_id", value="m-1")
     handler = Handler()
@@ -615,7 +619,7 @@ def test_a_redriven_message_passes_the_skip_of_its_poison_and_is_confirmed(
     assert set(server.reports.confirmations) == {REDRIVE}
 
 
-def test_a_rule_holds_for_redriven_messages_too(server: Server) -> None:
+def test_a_rule_holds_for_redriven_messages_too(server: FakeServer) -> None:
     server.skip_list.add(kind="rule", value={"pointer": "/id", "equals": 13})
 
     with guarding(server) as guard:
@@ -627,7 +631,7 @@ def test_a_rule_holds_for_redriven_messages_too(server: Server) -> None:
 
 @pytest.mark.parametrize("forged", ["", "x", REDRIVE.upper(), REDRIVE + "!"])
 def test_a_forged_redrive_header_does_not_pass_a_skip(
-    server: Server, forged: str
+    server: FakeServer, forged: str
 ) -> None:
     server.skip_list.add(kind="bookmark", value="b-1")
     bad = message(headers={"x-poisonweb-redrive": forged})
@@ -640,7 +644,7 @@ def test_a_forged_redrive_header_does_not_pass_a_skip(
 
 @pytest.mark.parametrize("message_id", ["m-1", None])
 def test_a_copy_of_a_redriven_message_is_dropped_also_after_a_restart(
-    server: Server, tmp_path: Path, message_id: str | None
+    server: FakeServer, tmp_path: Path, message_id: str | None
 ) -> None:
     handler = Handler()
     outcomes = []
@@ -655,7 +659,7 @@ def test_a_copy_of_a_redriven_message_is_dropped_also_after_a_restart(
 
 
 def test_a_redriven_message_that_fails_again_is_reported_as_the_same(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     with guarding(server) as guard:
         outcome = guard.handle(redriven(), Failing(ValueError()))
@@ -669,7 +673,7 @@ def test_a_redriven_message_that_fails_again_is_reported_as_the_same(
 
 
 def test_holds_a_poison_while_the_server_is_away_and_then_releases_it(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     handler = Failing(ValueError(), "b-2")
     kept_alive: list[Message] = []
@@ -694,7 +698,7 @@ def test_holds_a_poison_while_the_server_is_away_and_then_releases_it(
 
 
 def test_a_report_whose_answer_was_lost_counts_once(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     handler = Failing(ValueError())
     server.faults.lose_answers(10**9)
@@ -709,7 +713,7 @@ def test_a_report_whose_answer_was_lost_counts_once(
 
 
 def test_a_message_that_waits_is_kept_alive_about_thrice_within_its_lease(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     kept_alive: list[Message] = []
     policy = RetryPolicy(max_attempts=2, base=1, cap=1)
@@ -724,7 +728,7 @@ def test_a_message_that_waits_is_kept_alive_about_thrice_within_its_lease(
 
 
 def test_spools_a_poison_while_the_server_is_away(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"when_away": "spool", "spool": tmp_path}
 
@@ -740,7 +744,7 @@ def test_spools_a_poison_while_the_server_is_away(
 
 
 def test_a_poison_that_the_server_rejects_is_not_settled(
-    server: Server, caplog: pytest.LogCaptureFixture
+    server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.reports.rejects = lambda _: "body is too large: raise POISONWEB_BODY_LIMIT"
 
@@ -773,7 +777,7 @@ with Guard(
 
 
 def test_a_message_that_fails_is_released_while_its_attempts_cannot_be_written(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     output = python(FILL_THE_DISK, server.url, KEY, tmp_path)
 
@@ -785,7 +789,7 @@ def test_a_message_that_fails_is_released_while_its_attempts_cannot_be_written(
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, GeneratorExit])
 def test_an_interruption_is_raised_and_charges_no_message(
-    server: Server, interruption: type[BaseException]
+    server: FakeServer, interruption: type[BaseException]
 ) -> None:
     handler = Handler(interruption())
 
@@ -800,7 +804,7 @@ def test_an_interruption_is_raised_and_charges_no_message(
 
 
 def test_a_second_sys_exit_makes_a_message_poison(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     handler = Handler(SystemExit(3), SystemExit(0))
 
@@ -818,7 +822,7 @@ def test_a_second_sys_exit_makes_a_message_poison(
 
 
 def test_a_killer_is_not_run_while_its_skip_is_on_its_way_to_the_other_processes(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     handler = Handler(None, SystemExit(1), None, SystemExit(1))
     noon = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -836,7 +840,7 @@ def test_a_killer_is_not_run_while_its_skip_is_on_its_way_to_the_other_processes
 
 
 def test_sys_exit_of_a_stopping_process_charges_no_message(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     def leave(_message: Message) -> None:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -28,7 +28,7 @@ from poisonguard.dedupe.postgres import PostgresWindow, schema
 from tests import preloaded_fork_server
 from tests.database_removal import drop_database
 from tests.sdk import postgres_dedupe_consumer
-from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.fake_poisonweb_server import FakeServer
 from tests.sdk.guard_and_handler_builders import Message, guarding, message, redriven
 
 HANDLED, POISONED, RELEASE = Outcome.HANDLED, Outcome.POISONED, Outcome.RELEASE
@@ -110,7 +110,7 @@ def connecting(dsn: str) -> PostgresWindow:
 
 
 def test_a_copy_is_passed_over_by_any_consumer_of_the_group(
-    server: Server, dsn: str
+    server: FakeServer, dsn: str
 ) -> None:
     outcomes, calls = [], []
     health: dict[str, object] = {}
@@ -127,7 +127,9 @@ def test_a_copy_is_passed_over_by_any_consumer_of_the_group(
     assert health["dedupe"] == {"duplicates": 1, "without_id": 0}
 
 
-def test_groups_topics_and_redrives_are_told_apart(server: Server, dsn: str) -> None:
+def test_groups_topics_and_redrives_are_told_apart(
+    server: FakeServer, dsn: str
+) -> None:
     window = connecting(dsn)
     handler = Adding(window)
     plain, again = message(message_id="m-1"), redriven("b-2", message_id="m-1")
@@ -147,7 +149,7 @@ def test_groups_topics_and_redrives_are_told_apart(server: Server, dsn: str) -> 
 
 
 def test_without_an_id_a_message_is_handled_in_a_transaction_as_well(
-    server: Server, dsn: str
+    server: FakeServer, dsn: str
 ) -> None:
     window = connecting(dsn)
     handler = Adding(window, OSError("once"))
@@ -162,7 +164,7 @@ def test_without_an_id_a_message_is_handled_in_a_transaction_as_well(
 
 
 def test_a_message_that_fails_leaves_neither_effect_nor_mark(
-    server: Server, dsn: str
+    server: FakeServer, dsn: str
 ) -> None:
     window = connecting(dsn)
     handler = Adding(window, OSError("once"), None, ValueError(), ValueError())
@@ -181,7 +183,7 @@ def test_a_message_that_fails_leaves_neither_effect_nor_mark(
     [(None, (HANDLED, SKIPPED)), (ValueError(), (POISONED, HANDLED))],
 )
 def test_a_copy_in_another_process_waits_for_the_first(
-    server: Server,
+    server: FakeServer,
     dsn: str,
     error: Exception | None,
     outcomes: tuple[Outcome, Outcome],
@@ -226,7 +228,7 @@ def test_a_copy_in_another_process_waits_for_the_first(
     assert (effects(dsn), marks(dsn)) == (["m-1"], 1)
 
 
-def test_a_copy_that_waits_takes_no_connection(server: Server, dsn: str) -> None:
+def test_a_copy_that_waits_takes_no_connection(server: FakeServer, dsn: str) -> None:
     has_begun, may_end, waits = (threading.Event() for _ in range(3))
     begins: list[object] = []
 
@@ -264,7 +266,7 @@ def test_a_copy_that_waits_takes_no_connection(server: Server, dsn: str) -> None
     assert (handler.calls, effects(dsn)) == (["b-1"], ["m-1"])
 
 
-def test_a_message_that_is_no_copy_does_not_wait(server: Server, dsn: str) -> None:
+def test_a_message_that_is_no_copy_does_not_wait(server: FakeServer, dsn: str) -> None:
     one, two = connecting(dsn), connecting(dsn)
     inner = Adding(two)
     outcomes: list[Outcome] = []
@@ -296,7 +298,7 @@ def test_a_message_that_is_no_copy_does_not_wait(server: Server, dsn: str) -> No
 
 
 def test_a_kill_around_the_commit_leaves_each_effect_once(
-    server: Server, dsn: str, tmp_path: Path
+    server: FakeServer, dsn: str, tmp_path: Path
 ) -> None:
     places = (
         postgres_dedupe_consumer.BEFORE_MARK,
@@ -304,7 +306,7 @@ def test_a_kill_around_the_commit_leaves_each_effect_once(
         postgres_dedupe_consumer.AFTER_COMMIT,
     )
     messages = [f"{place}-{n}" for n in range(8) for place in places]
-    plan: postgres_dedupe_consumer.Plan = {
+    plan: postgres_dedupe_consumer.DedupingPlan = {
         "url": server.url,
         "dsn": dsn,
         "folder": str(tmp_path),
@@ -340,7 +342,7 @@ def test_a_kill_around_the_commit_leaves_each_effect_once(
 
 
 def test_a_connection_lost_in_the_handler_is_retried_and_counts_once(
-    server: Server, dsn: str
+    server: FakeServer, dsn: str
 ) -> None:
     window = connecting(dsn)
     handler = Adding(window)
@@ -362,7 +364,7 @@ def test_a_connection_lost_in_the_handler_is_retried_and_counts_once(
 
 
 def test_a_commit_whose_answer_is_lost_is_not_done_again(
-    server: Server, dsn: str
+    server: FakeServer, dsn: str
 ) -> None:
     @contextmanager
     def begin() -> Iterator[psycopg.Connection]:
@@ -380,7 +382,7 @@ def test_a_commit_whose_answer_is_lost_is_not_done_again(
 
 
 def test_a_commit_that_is_refused_is_the_messages_failure(
-    server: Server, dsn: str
+    server: FakeServer, dsn: str
 ) -> None:
     def handler(one_message: Message) -> None:
         window.connection.execute(
@@ -399,7 +401,7 @@ def test_a_commit_that_is_refused_is_the_messages_failure(
 
 
 def refused(
-    server: Server, window: PostgresWindow, handler: Any, message_id: str = "m-{}"
+    server: FakeServer, window: PostgresWindow, handler: Any, message_id: str = "m-{}"
 ) -> list[Outcome]:
     with guarding(server, dedupe=window, hold_for=0.01) as guard:
         messages = [message(f"b-{n}", message_id=message_id.format(n)) for n in (1, 2)]
@@ -407,7 +409,7 @@ def refused(
 
 
 def test_where_no_mark_can_be_made_messages_are_released_uncharged(
-    server: Server, dsn: str, caplog: pytest.LogCaptureFixture
+    server: FakeServer, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     errors: list[Exception] = [psycopg.OperationalError("away")] * 9
 
@@ -459,7 +461,7 @@ def rolls_back(window: PostgresWindow, _: Message) -> None:
     ],
 )
 def test_a_handler_whose_effects_are_not_committed_has_not_handled(
-    server: Server, dsn: str, handle: Callable[..., None], says: str
+    server: FakeServer, dsn: str, handle: Callable[..., None], says: str
 ) -> None:
     @contextmanager
     def begin() -> Iterator[psycopg.Connection]:
@@ -482,7 +484,7 @@ def test_a_handler_whose_effects_are_not_committed_has_not_handled(
 
 
 def test_a_connection_that_commits_by_itself_is_refused(
-    server: Server, dsn: str, caplog: pytest.LogCaptureFixture
+    server: FakeServer, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         window = PostgresWindow(lambda: nullcontext(connection))
@@ -494,7 +496,7 @@ def test_a_connection_that_commits_by_itself_is_refused(
 
 
 def test_a_transaction_of_psycopg_within_another_is_refused_at_once(
-    server: Server, dsn: str, caplog: pytest.LogCaptureFixture
+    server: FakeServer, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("SELECT 1")  # by which a transaction is open
@@ -508,7 +510,7 @@ def test_a_transaction_of_psycopg_within_another_is_refused_at_once(
 
 @pytest.mark.parametrize("message_id", ["m-{}", ""])
 def test_a_transaction_that_stays_open_is_refused_at_the_next_message(
-    server: Server, dsn: str, caplog: pytest.LogCaptureFixture, message_id: str
+    server: FakeServer, dsn: str, caplog: pytest.LogCaptureFixture, message_id: str
 ) -> None:
     connection = psycopg.connect(dsn)
     window = PostgresWindow(lambda: nullcontext(connection))
@@ -520,7 +522,7 @@ def test_a_transaction_that_stays_open_is_refused_at_the_next_message(
     assert "commit that before the next message" in caplog.text
 
 
-def test_with_nested_a_batch_commits_at_once(server: Server, dsn: str) -> None:
+def test_with_nested_a_batch_commits_at_once(server: FakeServer, dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         window = PostgresWindow(connection.transaction, nested=True)
         handler = Adding(window, None, ValueError(), ValueError(), None)
@@ -538,7 +540,7 @@ def test_with_nested_a_batch_commits_at_once(server: Server, dsn: str) -> None:
     [rows.tuple_row, rows.dict_row, rows.namedtuple_row, rows.scalar_row],
 )
 def test_any_usual_row_factory_works(
-    server: Server, dsn: str, row_factory: Any
+    server: FakeServer, dsn: str, row_factory: Any
 ) -> None:
     window = PostgresWindow(lambda: psycopg.connect(dsn, row_factory=row_factory))
     handler = Adding(window)
@@ -550,7 +552,7 @@ def test_any_usual_row_factory_works(
 
 
 def test_rows_of_no_known_form_are_refused(
-    server: Server, dsn: str, caplog: pytest.LogCaptureFixture
+    server: FakeServer, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     row_factory: Any = rows.kwargs_row(lambda **values: str(values))
     window = PostgresWindow(lambda: psycopg.connect(dsn, row_factory=row_factory))
@@ -562,7 +564,7 @@ def test_rows_of_no_known_form_are_refused(
 
 @pytest.mark.parametrize("handle", [None, object(), "a cursor"])
 def test_a_begin_that_yields_no_connection_is_refused(
-    server: Server, caplog: pytest.LogCaptureFixture, handle: object
+    server: FakeServer, caplog: pytest.LogCaptureFixture, handle: object
 ) -> None:
     window = PostgresWindow(lambda: nullcontext(handle))
 
@@ -571,7 +573,7 @@ def test_a_begin_that_yields_no_connection_is_refused(
 
 
 def test_a_missing_table_is_warned_about_with_the_remedy(
-    server: Server, dsn: str, caplog: pytest.LogCaptureFixture
+    server: FakeServer, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     elsewhere = f"{dsn}?options=-csearch_path%3Dnowhere"
     window = connecting(elsewhere)
@@ -596,7 +598,9 @@ def test_unusable_arguments_are_refused(make: Callable[[], object]) -> None:
         make()
 
 
-def test_an_unused_window_connection_is_warned_about(server: Server, dsn: str) -> None:
+def test_an_unused_window_connection_is_warned_about(
+    server: FakeServer, dsn: str
+) -> None:
     window, messages = connecting(dsn), copies("b-1", "b-2")
 
     with guarding(server, dedupe=window) as guard:
@@ -612,7 +616,7 @@ def test_an_unused_window_connection_is_warned_about(server: Server, dsn: str) -
 # Other connections
 
 
-def test_a_pool_serves_many_threads(server: Server, dsn: str) -> None:
+def test_a_pool_serves_many_threads(server: FakeServer, dsn: str) -> None:
     ids = [f"m-{n}" for n in range(25)]
     outcomes: list[Outcome] = []
 
@@ -636,7 +640,7 @@ def test_a_pool_serves_many_threads(server: Server, dsn: str) -> None:
     assert (outcomes.count(HANDLED), outcomes.count(SKIPPED)) == (25, 75)
 
 
-def test_tasks_use_connections_of_their_own(server: Server, dsn: str) -> None:
+def test_tasks_use_connections_of_their_own(server: FakeServer, dsn: str) -> None:
     @asynccontextmanager
     async def begin() -> AsyncIterator[psycopg.AsyncConnection]:
         async with await psycopg.AsyncConnection.connect(dsn) as connection:
@@ -668,7 +672,7 @@ def test_tasks_use_connections_of_their_own(server: Server, dsn: str) -> None:
 
 
 def test_a_plain_transaction_is_refused_for_tasks_and_the_other_way_round(
-    server: Server, caplog: pytest.LogCaptureFixture
+    server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     @asynccontextmanager
     async def begin() -> AsyncIterator[None]:
@@ -691,7 +695,7 @@ def test_a_plain_transaction_is_refused_for_tasks_and_the_other_way_round(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_django_handlers_use_their_usual_connection(server: Server) -> None:
+def test_django_handlers_use_their_usual_connection(server: FakeServer) -> None:
     with django_connection.cursor() as cursor:
         cursor.execute(schema())
         cursor.execute("CREATE TABLE effects (message text)")
@@ -721,7 +725,7 @@ def test_django_handlers_use_their_usual_connection(server: Server) -> None:
     assert "window.connection" not in warnings
 
 
-def test_old_marks_are_forgotten_by_batches(server: Server, dsn: str) -> None:
+def test_old_marks_are_forgotten_by_batches(server: FakeServer, dsn: str) -> None:
     window = connecting(dsn)
     with psycopg.connect(dsn) as connection:
         connection.execute(

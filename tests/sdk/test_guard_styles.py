@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from poisonguard import Guard, Misconfigured, Outcome, RetryPolicy
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 from tests.sdk.guard_and_handler_builders import (
     REDRIVE,
     Failing,
@@ -28,7 +28,7 @@ HANDLED, SKIPPED = Outcome.HANDLED, Outcome.SKIPPED
 POISONED, RELEASE = Outcome.POISONED, Outcome.RELEASE
 
 
-def unstarted(server: Server, **options: Any) -> Guard:
+def unstarted(server: FakeServer, **options: Any) -> Guard:
     return Guard(
         topic="orders",
         consumer_group="billing",
@@ -41,7 +41,7 @@ def unstarted(server: Server, **options: Any) -> Guard:
     )
 
 
-def test_a_wrapped_handler_answers_with_the_outcome(server: Server) -> None:
+def test_a_wrapped_handler_answers_with_the_outcome(server: FakeServer) -> None:
     server.skip_list.add(kind="bookmark", value="b-2")
 
     with guarding(server) as guard:
@@ -51,7 +51,7 @@ def test_a_wrapped_handler_answers_with_the_outcome(server: Server) -> None:
     assert outcomes == [HANDLED, SKIPPED, POISONED]
 
 
-def test_a_wrapped_handler_reraises_with_reraise(server: Server) -> None:
+def test_a_wrapped_handler_reraises_with_reraise(server: FakeServer) -> None:
     with guarding(server) as guard:
         handler = guard(Failing(ValueError("unlucky"), "b-1"), reraise=True)
         with pytest.raises(ValueError, match="unlucky"):
@@ -62,14 +62,14 @@ def test_a_wrapped_handler_reraises_with_reraise(server: Server) -> None:
     assert len(server.reports.failures) == 1
 
 
-def test_an_exception_followed_by_a_success_is_not_reraised(server: Server) -> None:
+def test_an_exception_followed_by_a_success_is_not_reraised(server: FakeServer) -> None:
     with guarding(server) as guard:
         outcome = guard(Handler(OSError()), reraise=True)(message())
 
     assert outcome is HANDLED
 
 
-def test_a_decorated_function_keeps_its_name_and_its_kind(server: Server) -> None:
+def test_a_decorated_function_keeps_its_name_and_its_kind(server: FakeServer) -> None:
     guard = unstarted(server)
 
     @guard.wrap
@@ -95,7 +95,7 @@ def test_a_decorated_function_keeps_its_name_and_its_kind(server: Server) -> Non
     assert not inspect.iscoroutinefunction(handle)
 
 
-def test_an_object_with_an_awaitable_call_is_a_handler_too(server: Server) -> None:
+def test_an_object_with_an_awaitable_call_is_a_handler_too(server: FakeServer) -> None:
     class Later:
         async def __call__(self, _message: Message) -> None:
             await asyncio.sleep(0)
@@ -111,7 +111,7 @@ def test_an_object_with_an_awaitable_call_is_a_handler_too(server: Server) -> No
     assert len(server.reports.failures) == 1
 
 
-def test_tasks_are_handled_like_threads(server: Server) -> None:
+def test_tasks_are_handled_like_threads(server: FakeServer) -> None:
     server.skip_list.add(kind="bookmark", value="b-2")
     handler = Failing(ValueError(), "b-3")
 
@@ -133,7 +133,7 @@ def test_tasks_are_handled_like_threads(server: Server) -> None:
 
 
 def test_the_first_awaited_message_starts_an_unstarted_guard(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     async def handle(_message: Message) -> None:
         await asyncio.sleep(0)
@@ -146,7 +146,7 @@ def test_the_first_awaited_message_starts_an_unstarted_guard(
 
 
 def test_a_thousand_failed_tasks_wait_for_their_retry_side_by_side(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     failed: set[str] = set()
 
@@ -184,7 +184,7 @@ def test_a_thousand_failed_tasks_wait_for_their_retry_side_by_side(
     assert outcomes == [HANDLED] * 1_000
 
 
-def test_a_cancelled_task_charges_no_message(server: Server) -> None:
+def test_a_cancelled_task_charges_no_message(server: FakeServer) -> None:
     async def forever(_message: Message) -> None:
         running.set()
         await asyncio.sleep(3600)
@@ -206,7 +206,7 @@ def test_a_cancelled_task_charges_no_message(server: Server) -> None:
 
 
 def test_a_task_that_waits_is_released_when_the_guard_is_closed(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     async def fail(_message: Message) -> None:
         await asyncio.sleep(0)
@@ -226,7 +226,7 @@ def test_a_task_that_waits_is_released_when_the_guard_is_closed(
     assert kept_alive == []  # not even until it would have been kept alive
 
 
-def test_a_coroutine_keep_alive_is_refused(server: Server) -> None:
+def test_a_coroutine_keep_alive_is_refused(server: FakeServer) -> None:
     async def keep_alive(_message: Message) -> None:
         await asyncio.sleep(0)
 
@@ -235,7 +235,7 @@ def test_a_coroutine_keep_alive_is_refused(server: Server) -> None:
 
 
 def test_at_most_concurrency_messages_are_in_flight(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     most = now = 0
     lock = threading.Lock()
@@ -265,7 +265,7 @@ def test_at_most_concurrency_messages_are_in_flight(
     assert server.reports.totals()["handled"] == 12
 
 
-def test_counts_of_many_threads_are_all_reported(server: Server) -> None:
+def test_counts_of_many_threads_are_all_reported(server: FakeServer) -> None:
     def work(guard: Guard) -> None:
         for n in range(500):
             guard.handle(message(f"b-{n}"), handler)
@@ -288,7 +288,7 @@ def test_counts_of_many_threads_are_all_reported(server: Server) -> None:
 
 
 def test_a_forked_child_counts_for_itself_and_shares_the_skip_list(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     server.skip_list.add(kind="bookmark", value="b-2")
 

@@ -16,7 +16,7 @@ from poisonguard import Journal, Outcome
 from poisonguard.contract import parse_failure
 from poisonguard.readers import Headers, Reader
 from poisonguard.readers.plain import BytesReader, PlainReader
-from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.fake_poisonweb_server import FakeServer
 from tests.sdk.guard_and_handler_builders import REDRIVE, Failing, guarding, message
 
 HANDLED, SKIPPED = Outcome.HANDLED, Outcome.SKIPPED
@@ -59,7 +59,7 @@ async def never_async(_: object) -> None:
     pytest.fail("the handler ran")
 
 
-def reported(server: Server) -> list[dict[str, Any]]:
+def reported(server: FakeServer) -> list[dict[str, Any]]:
     """Return the reports of the server, parsed as it would parse them."""
     for report in server.reports.failures.values():
         parse_failure(report)
@@ -103,7 +103,7 @@ def body(report: dict[str, Any]) -> bytes:
     ],
 )
 def test_an_unreadable_message_is_poison_with_its_recovered_bytes(
-    server: Server, unreadable: object, expected_body: bytes
+    server: FakeServer, unreadable: object, expected_body: bytes
 ) -> None:
     server.replays = True
     with guarding(server, reader=PlainReader(replays=True)) as guard:
@@ -116,7 +116,7 @@ def test_an_unreadable_message_is_poison_with_its_recovered_bytes(
 
 
 def test_an_unreadable_message_without_bytes_stays_with_its_broker(
-    server: Server, caplog: pytest.LogCaptureFixture
+    server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with guarding(server, hold_for=0.05) as guard:
         outcomes = [guard.handle(each, never) for each in (object(), b"bytes")]
@@ -126,7 +126,7 @@ def test_an_unreadable_message_without_bytes_stays_with_its_broker(
     assert "nothing of it can be kept" in caplog.text
 
 
-def test_tasks_poison_unreadable_messages_too(server: Server) -> None:
+def test_tasks_poison_unreadable_messages_too(server: FakeServer) -> None:
     async def main() -> Outcome:
         with guarding(server) as guard:
             return await guard.handle_async(Msg(b"body"), never_async)
@@ -136,7 +136,7 @@ def test_tasks_poison_unreadable_messages_too(server: Server) -> None:
 
 
 def test_an_unreadable_message_is_released_while_the_server_is_away(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     with guarding(server, hold_for=0.1) as guard:
         server.stop()
@@ -149,7 +149,7 @@ def test_an_unreadable_message_is_released_while_the_server_is_away(
 
 
 def test_an_unreadable_message_is_skipped_when_delivered_again(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     server.replays = True
     with guarding(server, reader=ReplayingBytes()) as guard:
@@ -162,7 +162,7 @@ def test_an_unreadable_message_is_skipped_when_delivered_again(
 
 
 def test_messages_with_equal_descriptions_stay_distinct(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     server.replays = True
     with guarding(server, reader=PlainReader(replays=True)) as guard:
@@ -176,7 +176,7 @@ def test_messages_with_equal_descriptions_stay_distinct(
 
 
 def test_a_guard_with_the_wrong_reader_stops_and_says_so(
-    server: Server, caplog: pytest.LogCaptureFixture
+    server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with guarding(server, hold_for=0.05) as guard:
         outcomes = [guard.handle(Msg(f"m-{n}"), never) for n in range(51)]
@@ -191,7 +191,7 @@ def test_a_guard_with_the_wrong_reader_stops_and_says_so(
 
 @pytest.mark.parametrize("seq", [-5, 1.5, "7", None, 2**64, [1]])
 def test_an_invalid_number_is_replaced_by_one_of_the_bookmark(
-    server: Server, tmp_path: Any, seq: object
+    server: FakeServer, tmp_path: Any, seq: object
 ) -> None:
     options: dict[str, Any] = {"reader": PlainReader(seq="seq"), "concurrency": 1}
     with guarding(server, journal=Journal(tmp_path), **options) as guard:
@@ -282,7 +282,7 @@ def _raise() -> None:
     ],
 )
 def test_unreadable_optional_facts_do_not_fail_a_message(
-    server: Server, members: dict[str, Any]
+    server: FakeServer, members: dict[str, Any]
 ) -> None:
     with guarding(server, reader=Partly()) as guard:
         handled = guard.handle(members, lambda _: None)
@@ -298,7 +298,7 @@ def _failing(_: object) -> None:
 
 
 def test_ids_that_no_report_has_room_for_are_kept_by_their_digest(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     long = {"bookmark": "b" * 1_000_000, "message_id": "m" * 1_000_000}
     with guarding(server) as guard:
@@ -311,7 +311,7 @@ def test_ids_that_no_report_has_room_for_are_kept_by_their_digest(
 
 
 def test_a_message_without_a_bookmark_is_handled_and_known_by_its_body(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     with guarding(server) as guard:
         handled = guard.handle(message(""), lambda _: None)
@@ -323,7 +323,7 @@ def test_a_message_without_a_bookmark_is_handled_and_known_by_its_body(
 
 
 def test_a_partly_unreadable_redriven_message_is_reported_as_the_same(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     members = {
         "bookmark": "b",

@@ -16,20 +16,20 @@ from poisonguard.server.backoff import Backoff
 from poisonguard.server.http_client import GZIP_FROM, Client
 from poisonguard.server.server_sent_events import Event, parse
 from tests.manual_clock import ManualClock
-from tests.sdk.fake_poisonweb_server import KEY, Server, running
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer, running
 from tests.waiting import wait_until
 
 OPEN = {"client_name": "billing-1", "sub_id": "eu", "topic": "orders"}
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[Client]:
+def client(server: FakeServer) -> Iterator[Client]:
     client = Client([server.url], KEY, timeout=60)
     yield client
     client.close()
 
 
-def test_reads_and_writes_json(server: Server, client: Client) -> None:
+def test_reads_and_writes_json(server: FakeServer, client: Client) -> None:
     server.skip_list.add(kind="bookmark", value="7")
 
     read = client.get("/skips", [("topic", "orders")])
@@ -46,7 +46,7 @@ def test_reads_and_writes_json(server: Server, client: Client) -> None:
     )
 
 
-def test_sends_topics_as_they_are_called(server: Server, client: Client) -> None:
+def test_sends_topics_as_they_are_called(server: FakeServer, client: Client) -> None:
     topic = "/sample/bookmark Store?&=%ä"
 
     client.get("/skips", [("topic", topic)])
@@ -57,7 +57,7 @@ def test_sends_topics_as_they_are_called(server: Server, client: Client) -> None
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429, 408])
 def test_an_overloaded_or_broken_server_is_away(
-    status: int, server: Server, client: Client
+    status: int, server: FakeServer, client: Client
 ) -> None:
     server.faults.answer(status, times=1)
 
@@ -69,7 +69,7 @@ def test_an_overloaded_or_broken_server_is_away(
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422])
 def test_a_client_error_of_the_server_is_refused(
-    status: int, server: Server, client: Client
+    status: int, server: FakeServer, client: Client
 ) -> None:
     server.faults.answer(status)
 
@@ -80,7 +80,7 @@ def test_a_client_error_of_the_server_is_refused(
 
 
 def test_a_wrong_key_is_refused_with_the_remedy_and_without_the_key(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     client = Client([server.url], "pw_test_secret")
 
@@ -92,7 +92,7 @@ def test_a_wrong_key_is_refused_with_the_remedy_and_without_the_key(
 
 @pytest.mark.parametrize("key", ["", "  ", "two words", "line\nend", "clé"])
 def test_a_key_unfit_for_a_header_is_refused_without_showing_it(
-    key: str, server: Server
+    key: str, server: FakeServer
 ) -> None:
     client = Client([server.url], key)
 
@@ -103,7 +103,7 @@ def test_a_key_unfit_for_a_header_is_refused_without_showing_it(
     assert server.requests == []
 
 
-def test_a_key_may_change_while_we_run_and_may_end_a_line(server: Server) -> None:
+def test_a_key_may_change_while_we_run_and_may_end_a_line(server: FakeServer) -> None:
     keys = iter(["pw_old", f"{KEY}\n"])
     client = Client([server.url], lambda: next(keys))
 
@@ -127,7 +127,7 @@ def test_an_unusable_url_is_refused_at_once(url: str) -> None:
     assert "u:p" not in str(wrong.value)
 
 
-def test_a_redirect_is_not_followed(server: Server, client: Client) -> None:
+def test_a_redirect_is_not_followed(server: FakeServer, client: Client) -> None:
     with running() as elsewhere:
         server.faults.answer(302, headers={"Location": elsewhere.url})
 
@@ -138,7 +138,7 @@ def test_a_redirect_is_not_followed(server: Server, client: Client) -> None:
 
 
 def test_a_proxy_of_the_environment_is_not_used_and_a_given_one_is(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
@@ -168,7 +168,7 @@ def _answer_html(listening: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>")
 
 
-def test_a_frozen_server_is_away_after_the_time_out(server: Server) -> None:
+def test_a_frozen_server_is_away_after_the_time_out(server: FakeServer) -> None:
     client = Client([server.url], KEY, timeout=0.2)
     server.faults.freeze()
 
@@ -188,7 +188,7 @@ def skips_of(client: Client) -> list[object] | None:
 
 
 def test_another_url_takes_over_and_is_kept(
-    server: Server, caplog: pytest.LogCaptureFixture
+    server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running() as other:
         client = Client([server.url, other.url], KEY)
@@ -204,7 +204,7 @@ def test_another_url_takes_over_and_is_kept(
         assert f"{other.url} is used from now on" in caplog.text
 
 
-def test_a_refusal_is_final_whatever_other_urls_there_are(server: Server) -> None:
+def test_a_refusal_is_final_whatever_other_urls_there_are(server: FakeServer) -> None:
     with running() as other:
         server.faults.answer(422)
 
@@ -214,7 +214,7 @@ def test_a_refusal_is_final_whatever_other_urls_there_are(server: Server) -> Non
         assert other.requests == []
 
 
-def test_all_urls_away_are_all_named(server: Server) -> None:
+def test_all_urls_away_are_all_named(server: FakeServer) -> None:
     with running() as other:
         client = Client([server.url, other.url], KEY)
         server.stop()
@@ -228,7 +228,7 @@ def test_all_urls_away_are_all_named(server: Server) -> None:
 
 
 def test_failing_over_ends_the_streams_of_the_url_that_is_away(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clients, "STREAM_SILENCE", 600.0)
     ended = threading.Event()
@@ -251,7 +251,7 @@ def test_failing_over_ends_the_streams_of_the_url_that_is_away(
         assert client.url == other.url
 
 
-def test_retry_after_is_honoured(server: Server, client: Client) -> None:
+def test_retry_after_is_honoured(server: FakeServer, client: Client) -> None:
     server.faults.answer(429, times=1, headers={"Retry-After": "30"})
     with pytest.raises(Away, match="429"):
         client.post("/positions/open", OPEN)
@@ -265,7 +265,7 @@ def test_retry_after_is_honoured(server: Server, client: Client) -> None:
 
 
 def test_a_skip_list_may_be_read_again_a_second_after_a_503(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     clock = ManualClock(now=0.0)
     with closing(Client([server.url], KEY, timer=clock)) as client:
@@ -288,7 +288,7 @@ def test_a_skip_list_may_be_read_again_a_second_after_a_503(
     "retry_after", ["soon", "-5", "", "Fri, 99 Foo 2026", "9" * 40]
 )
 def test_an_invalid_retry_after_is_ignored(
-    retry_after: str, server: Server, client: Client
+    retry_after: str, server: FakeServer, client: Client
 ) -> None:
     server.faults.answer(503, times=1, headers={"Retry-After": retry_after})
     with pytest.raises(Away, match="503"):
@@ -298,7 +298,7 @@ def test_an_invalid_retry_after_is_ignored(
 
 
 def test_a_long_body_travels_as_gzip_and_a_short_one_as_it_is(
-    server: Server, client: Client
+    server: FakeServer, client: Client
 ) -> None:
     client.post("/positions/open", OPEN)
     long = "".join(str(number) for number in range(GZIP_FROM))
@@ -311,7 +311,7 @@ def test_a_long_body_travels_as_gzip_and_a_short_one_as_it_is(
 
 
 def test_a_body_that_would_inflate_too_far_is_sent_uncompressed(
-    server: Server, client: Client
+    server: FakeServer, client: Client
 ) -> None:
     uniform = "A" * 1_000_000
     assert len(gzip.compress(uniform.encode())) * 200 < len(uniform)
@@ -326,7 +326,7 @@ def test_a_body_that_would_inflate_too_far_is_sent_uncompressed(
 def test_a_clock_skew_is_warned_about_once_with_the_remedy(
     shift: float,
     way: str,
-    server: Server,
+    server: FakeServer,
     client: Client,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -346,7 +346,7 @@ def test_a_clock_skew_is_warned_about_once_with_the_remedy(
 
 
 def test_a_stream_gives_events_as_they_come_and_resumes(
-    server: Server, client: Client
+    server: FakeServer, client: Client
 ) -> None:
     server.stream.ping_every = 60
     with client.stream("/skips/stream", [("topic", "orders")], None) as events:
@@ -363,7 +363,7 @@ def test_a_stream_gives_events_as_they_come_and_resumes(
 
 
 def test_a_stream_ends_when_it_is_cut_by_either_side(
-    server: Server, client: Client
+    server: FakeServer, client: Client
 ) -> None:
     ends = [server.stream.cut, client.end_streams, server.stop]
     for end in ends:
@@ -375,7 +375,7 @@ def test_a_stream_ends_when_it_is_cut_by_either_side(
 
 
 def test_a_closed_client_opens_no_endless_stream(
-    server: Server, client: Client
+    server: FakeServer, client: Client
 ) -> None:
     client.close()
 
@@ -383,7 +383,7 @@ def test_a_closed_client_opens_no_endless_stream(
         assert list(events) == []
 
 
-def test_many_threads_share_a_client(server: Server, client: Client) -> None:
+def test_many_threads_share_a_client(server: FakeServer, client: Client) -> None:
     def ask() -> None:
         for _ in range(20):
             client.get("/skips", [("topic", "orders")])

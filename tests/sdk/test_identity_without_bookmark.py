@@ -10,7 +10,7 @@ import pytest
 from poisonguard import Outcome
 from poisonguard.readers import Reader
 from poisonguard.readers.plain import PlainReader
-from tests.sdk.fake_poisonweb_server import Json, Server
+from tests.sdk.fake_poisonweb_server import FakeServer, Json
 from tests.sdk.guard_and_handler_builders import Failing, Handler, guarding, message
 
 HANDLED, SKIPPED = Outcome.HANDLED, Outcome.SKIPPED
@@ -40,7 +40,7 @@ def digest_of(body: bytes) -> str:
 @pytest.mark.parametrize("bookmark", ["", None])
 @pytest.mark.parametrize("reader", [PlainReader(replays=True), Own()])
 def test_poisons_without_a_bookmark_are_kept_and_told_apart(
-    server: Server, bookmark: str | None, reader: Reader
+    server: FakeServer, bookmark: str | None, reader: Reader
 ) -> None:
     server.reports.rejects = needs_a_bookmark
     bodies = [b"one", b"two"]
@@ -57,7 +57,7 @@ def test_poisons_without_a_bookmark_are_kept_and_told_apart(
 
 
 def test_one_poison_without_a_bookmark_does_not_have_the_others_skipped(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     server.skip_list.add(kind="bookmark", value=digest_of(b"bad"))
 
@@ -71,7 +71,7 @@ def test_one_poison_without_a_bookmark_does_not_have_the_others_skipped(
 
 
 def test_a_message_without_a_bookmark_is_known_by_its_message_id(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     server.skip_list.add(kind="message_id", value="m-1")
 

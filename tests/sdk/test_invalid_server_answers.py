@@ -18,7 +18,7 @@ from poisonguard.server.http_client import Client
 from poisonguard.server.report_sending import Reporter
 from poisonguard.server.threads_shared_by_guards import Connection
 from tests.sdk.failure_report_builder import confirmation
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 from tests.sdk.guard_and_handler_builders import Failing, Handler, guarding, message
 from tests.waiting import wait_until
 
@@ -38,7 +38,7 @@ INFINITE = b'{"epoch": "e1", "revision": 1e999, "skips": []}'
 
 
 @pytest.fixture
-def store(server: Server) -> Iterator[BookmarkStore]:
+def store(server: FakeServer) -> Iterator[BookmarkStore]:
     store = BookmarkStore(server.url, KEY, client_name="billing-1", interval=3_600)
     yield store
     server.forged.clear()
@@ -61,7 +61,7 @@ def store(server: Server) -> Iterator[BookmarkStore]:
     ids=[*NO_ANSWER, "revision text", "skips number", "suspects number", "infinite"],
 )
 def test_a_guard_does_not_start_on_an_unreadable_list(
-    answer: Any, server: Server
+    answer: Any, server: FakeServer
 ) -> None:
     server.forged["/skips"] = answer
 
@@ -72,7 +72,7 @@ def test_a_guard_does_not_start_on_an_unreadable_list(
         assert guard.handle(message(), Handler()) is Outcome.HANDLED
 
 
-def why_no_start(server: Server) -> str:
+def why_no_start(server: FakeServer) -> str:
     """Return why a guard has not started; a busy server may not have answered yet."""
     with pytest.raises(StartTimeout) as why, guarding(server, start_timeout=0.3):
         pytest.fail("it started")
@@ -97,7 +97,7 @@ def why_no_start(server: Server) -> str:
     ],
 )
 def test_an_unreadable_event_reloads_the_list(
-    kind: str, data: str, server: Server, caplog: pytest.LogCaptureFixture
+    kind: str, data: str, server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = Connection([server.url], KEY)
     mirror = connection.skip_list(
@@ -142,7 +142,7 @@ def test_an_unreadable_event_reloads_the_list(
     ids=[*NO_ANSWER, "null results", "result number", "no status", "too many"],
 )
 def test_a_report_with_a_foreign_answer_is_not_accepted(
-    answer: Any, server: Server
+    answer: Any, server: FakeServer
 ) -> None:
     with guarding(server, hold_for=0.05) as guard:
         guard.handle(message("b-0"), Handler())
@@ -159,7 +159,7 @@ def test_a_report_with_a_foreign_answer_is_not_accepted(
 
 @pytest.mark.parametrize("answer", NO_ANSWER.values(), ids=NO_ANSWER)
 def test_heartbeats_are_sent_again_until_they_are_accepted(
-    answer: Any, server: Server
+    answer: Any, server: FakeServer
 ) -> None:
     paths = ("/confirmations", "/counters", "/skips/applied")
     server.forged = dict.fromkeys(paths, answer)
@@ -222,7 +222,7 @@ def opened(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_an_unreadable_position_raises_away(
-    answer: Any, server: Server, store: BookmarkStore
+    answer: Any, server: FakeServer, store: BookmarkStore
 ) -> None:
     server.forged["/positions/open"] = answer
     with pytest.raises(Away):
@@ -252,7 +252,7 @@ def test_an_unreadable_position_raises_away(
     ],
 )
 def test_settled_messages_are_written_again_after_a_foreign_answer(
-    answer: Any, error: type[GuardError], server: Server, store: BookmarkStore
+    answer: Any, error: type[GuardError], server: FakeServer, store: BookmarkStore
 ) -> None:
     for sub_id in ("eu", "us"):
         store.open(sub_id, "orders")
@@ -280,7 +280,7 @@ def test_settled_messages_are_written_again_after_a_foreign_answer(
 
 @pytest.mark.parametrize("name", ["topic", "consumer_group", "client_name", "version"])
 def test_a_name_of_a_megabyte_is_refused_at_the_start(
-    name: str, server: Server
+    name: str, server: FakeServer
 ) -> None:
     with pytest.raises(GuardError) as refused, guarding(server, **{name: "x" * 10**6}):
         pytest.fail("it started")
@@ -290,7 +290,7 @@ def test_a_name_of_a_megabyte_is_refused_at_the_start(
 
 
 def test_a_message_with_long_ids_and_headers_is_kept_and_logged_shortened(
-    server: Server, caplog: pytest.LogCaptureFixture
+    server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     long = "x" * 1_000_000
     messages = message(
@@ -313,7 +313,7 @@ def test_a_message_with_long_ids_and_headers_is_kept_and_logged_shortened(
 
 
 def test_two_guards_of_one_name_lose_nothing_and_charge_no_message(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     bad = Failing(ValueError(), "b-3", "b-7")
     with guarding(server) as one, guarding(server) as other:
@@ -337,7 +337,7 @@ def test_two_guards_of_one_name_lose_nothing_and_charge_no_message(
 
 
 @pytest.mark.parametrize("kind", ["bookmark", "message_id"])
-def test_a_skip_of_a_megabyte_is_applied(kind: str, server: Server) -> None:
+def test_a_skip_of_a_megabyte_is_applied(kind: str, server: FakeServer) -> None:
     long = "x" * 1_000_000
     with guarding(server) as guard:
         server.skip_list.add(kind=kind, value="first")

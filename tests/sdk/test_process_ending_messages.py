@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.fake_poisonweb_server import FakeServer
 
 CONSUMER = Path(__file__).with_name("crashing_guarded_consumer.py")
 FORKING = Path(__file__).with_name("forking_consumer.py")
@@ -26,11 +26,11 @@ ROOT = Path(__file__).parents[2]
 SDK = ROOT / "sdk"
 
 
-class Consumer:
+class RestartedConsumer:
     """A consumer that is started again and again, and its broker."""
 
     def __init__(
-        self, server: Server, folder: Path, how: str, threads: int = 1
+        self, server: FakeServer, folder: Path, how: str, threads: int = 1
     ) -> None:
         self.folder = folder
         self._start = [str(CONSUMER), server.url, str(folder), how, str(threads)]
@@ -62,9 +62,9 @@ class Consumer:
     ],
 )
 def test_a_killer_is_poisoned_after_two_deaths_of_its_own(
-    server: Server, tmp_path: Path, how: str, status: int, cause: str, reason: str
+    server: FakeServer, tmp_path: Path, how: str, status: int, cause: str, reason: str
 ) -> None:
-    consumer = Consumer(server, tmp_path, how)
+    consumer = RestartedConsumer(server, tmp_path, how)
 
     ends = [consumer.run("b-1", "killer", "b-2") for _ in range(3)]
 
@@ -81,9 +81,9 @@ def test_a_killer_is_poisoned_after_two_deaths_of_its_own(
 
 
 def test_sys_exit_in_a_thread_ends_the_process_and_is_one_death(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
-    consumer = Consumer(server, tmp_path, "sys.exit", threads=2)
+    consumer = RestartedConsumer(server, tmp_path, "sys.exit", threads=2)
 
     ends = [consumer.run("killer") for _ in range(3)]
 
@@ -95,9 +95,9 @@ def test_sys_exit_in_a_thread_ends_the_process_and_is_one_death(
 
 
 def test_of_many_in_flight_the_killer_alone_is_poisoned_after_three_deaths(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
-    consumer = Consumer(server, tmp_path, "together", threads=4)
+    consumer = RestartedConsumer(server, tmp_path, "together", threads=4)
     bookmarks = ["b-1", "b-2", "killer", "b-3", "b-4", "b-5"]
 
     ends = [consumer.run(*bookmarks) for _ in range(4)]
@@ -113,9 +113,9 @@ def test_of_many_in_flight_the_killer_alone_is_poisoned_after_three_deaths(
 
 @pytest.mark.parametrize("how", ["wait", "stubborn"])
 def test_a_process_told_to_stop_charges_no_message(
-    server: Server, tmp_path: Path, how: str
+    server: FakeServer, tmp_path: Path, how: str
 ) -> None:
-    consumer = Consumer(server, tmp_path, how)
+    consumer = RestartedConsumer(server, tmp_path, how)
 
     for n in range(1, 4):
         process = consumer.start("killer")
@@ -132,7 +132,7 @@ def test_a_process_told_to_stop_charges_no_message(
 
 @pytest.mark.parametrize("children", CHILDREN)
 def test_reforked_children_die_at_most_crash_limit_times(
-    server: Server, tmp_path: Path, children: int
+    server: FakeServer, tmp_path: Path, children: int
 ) -> None:
     killers = [f"killer-{n}" for n in range(KILLERS)]
     bookmarks = [*killers, *(f"b-{n}" for n in range(NEIGHBOURS))]
@@ -170,7 +170,7 @@ def test_reforked_children_die_at_most_crash_limit_times(
     ],
 )
 def test_a_sigterm_handler_set_after_the_start_charges_no_message(
-    server: Server, tmp_path: Path, how: str
+    server: FakeServer, tmp_path: Path, how: str
 ) -> None:
     def notes(name: str) -> int:
         file = tmp_path / name

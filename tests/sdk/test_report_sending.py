@@ -24,18 +24,18 @@ from poisonguard.server.http_client import Client
 from poisonguard.server.report_sending import Reporter
 from poisonguard.server.spool import Spool
 from tests.sdk.failure_report_builder import confirmation, failure
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 
 BILLING = CounterKey("orders", "billing", "billing-1")
 
 
 @pytest.fixture
-def client(server: Server) -> Client:
+def client(server: FakeServer) -> Client:
     return Client([server.url], KEY, timeout=60)
 
 
 @pytest.fixture
-def impatient(server: Server) -> Client:
+def impatient(server: FakeServer) -> Client:
     """Return a client that gives up soon, and sends again what may have arrived."""
     return Client([server.url], KEY, timeout=1)
 
@@ -78,7 +78,7 @@ def minute(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_report_is_durable_when_poison_returns(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     report = failure(body=b"\x00\xff", headers=((b"k", b"v"),))
 
@@ -89,7 +89,7 @@ def test_a_report_is_durable_when_poison_returns(
 
 
 def test_a_rejected_report_is_refused_with_the_reason(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     server.reports.rejects = lambda _: "oversize: the body has 9 bytes"
 
@@ -99,7 +99,7 @@ def test_a_rejected_report_is_refused_with_the_reason(
 
 @pytest.mark.parametrize("status", ["banana", None, "", 0, [], {"created": 1}, True])
 def test_an_unknown_status_does_not_accept_a_report(
-    status: object, server: Server, reporter: Reporter
+    status: object, server: FakeServer, reporter: Reporter
 ) -> None:
     server.rewords = lambda answer: {**answer, "status": status}
 
@@ -109,7 +109,7 @@ def test_an_unknown_status_does_not_accept_a_report(
 
 @pytest.mark.parametrize("status", ["created", "updated", "duplicate"])
 def test_each_status_of_the_protocol_accepts_a_report(
-    status: str, server: Server, reporter: Reporter
+    status: str, server: FakeServer, reporter: Reporter
 ) -> None:
     server.rewords = lambda answer: {**answer, "status": status}
 
@@ -117,7 +117,7 @@ def test_each_status_of_the_protocol_accepts_a_report(
 
 
 def test_a_spooled_report_that_got_an_unknown_status_is_kept_aside(
-    server: Server, spooling: Reporter
+    server: FakeServer, spooling: Reporter
 ) -> None:
     server.rewords = lambda answer: {**answer, "status": "banana"}
     server.stop()
@@ -129,7 +129,7 @@ def test_a_spooled_report_that_got_an_unknown_status_is_kept_aside(
     assert any("1 reports were rejected" in warning for warning in spooling.warnings)
 
 
-def uploads(server: Server) -> list[dict[str, Any]]:
+def uploads(server: FakeServer) -> list[dict[str, Any]]:
     return [
         report
         for _, path, body in server.requests
@@ -139,7 +139,7 @@ def uploads(server: Server) -> list[dict[str, Any]]:
 
 
 def test_a_body_too_large_for_a_request_is_uploaded_once_then_left_out(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     large = failure(body=b"x" * 100_000)
     larger = failure(body=b"y" * 100_001, bookmark="larger")
@@ -165,7 +165,7 @@ def test_a_body_too_large_for_a_request_is_uploaded_once_then_left_out(
 
 
 def test_a_body_above_the_servers_limit_is_uploaded_once(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     answer = {"status": "rejected", "pointer": "/body", "detail": "oversize: 9 bytes"}
     server.rewords = lambda _: answer
@@ -179,7 +179,7 @@ def test_a_body_above_the_servers_limit_is_uploaded_once(
 
 
 def test_a_body_that_was_too_large_is_tried_again_later(
-    server: Server, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(oversize_body_omission, "TRIED_AGAIN_AFTER", 0.0)
     server.faults.answer(413, times=1, path="/failures")
@@ -194,7 +194,7 @@ def test_a_body_that_was_too_large_is_tried_again_later(
 
 
 def test_one_rejected_report_does_not_affect_others_of_its_batch(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     server.reports.rejects = lambda item: "no" if item["bookmark"] == "bad" else None
     outcomes: list[str] = []
@@ -217,7 +217,7 @@ def test_one_rejected_report_does_not_affect_others_of_its_batch(
 
 
 def test_holds_until_the_server_is_back_and_keeps_the_message_alive(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     server.stop()
 
@@ -250,7 +250,7 @@ def assert_about_once_a_second(moments: list[float]) -> None:
 
 
 def test_holds_through_a_frozen_server_and_keeps_the_message_alive(
-    server: Server, impatient: Client
+    server: FakeServer, impatient: Client
 ) -> None:
     reporter = Reporter(impatient)
     server.faults.freeze()
@@ -264,7 +264,7 @@ def test_holds_through_a_frozen_server_and_keeps_the_message_alive(
 
 
 def test_a_report_held_too_long_raises_away_after_one_try_at_least(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     server.stop()
 
@@ -275,7 +275,9 @@ def test_a_report_held_too_long_raises_away_after_one_try_at_least(
     assert poison(reporter, hold_for=0).status == "created"
 
 
-def test_a_guard_that_stops_waits_no_longer(server: Server, reporter: Reporter) -> None:
+def test_a_guard_that_stops_waits_no_longer(
+    server: FakeServer, reporter: Reporter
+) -> None:
     server.stop()
     stop = threading.Event()
     threading.Timer(0.3, stop.set).start()
@@ -288,7 +290,7 @@ def test_a_guard_that_stops_waits_no_longer(server: Server, reporter: Reporter) 
 
 
 def test_a_keep_alive_that_fails_is_not_swallowed(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     server.stop()
 
@@ -300,7 +302,7 @@ def test_a_keep_alive_that_fails_is_not_swallowed(
 
 
 def test_a_report_whose_answer_was_lost_is_sent_again_under_its_id(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     server.faults.lose_answers(2)
     report = failure()
@@ -315,7 +317,7 @@ def test_a_report_whose_answer_was_lost_is_sent_again_under_its_id(
 @pytest.mark.parametrize("status", [401, 403])
 def test_holds_until_the_key_is_mended_and_says_what_to_do(
     status: int,
-    server: Server,
+    server: FakeServer,
     reporter: Reporter,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -335,7 +337,7 @@ def test_holds_until_the_key_is_mended_and_says_what_to_do(
     assert caplog.text.count("failures cannot be delivered") == 1
 
 
-def test_a_wrong_key_raises_away_for_each_report(server: Server) -> None:
+def test_a_wrong_key_raises_away_for_each_report(server: FakeServer) -> None:
     reporter = Reporter(Client([server.url], "pw_wrong"))
 
     for _ in range(2):
@@ -345,7 +347,9 @@ def test_a_wrong_key_raises_away_for_each_report(server: Server) -> None:
     reporter.close(0.1)
 
 
-def test_spools_when_the_key_is_turned_away(server: Server, spooling: Reporter) -> None:
+def test_spools_when_the_key_is_turned_away(
+    server: FakeServer, spooling: Reporter
+) -> None:
     server.faults.answer(403, path="/failures")
 
     receipt = poison(spooling, when_away="spool")
@@ -359,7 +363,7 @@ def test_spools_when_the_key_is_turned_away(server: Server, spooling: Reporter) 
 
 
 def test_other_client_errors_raise_refused_at_once(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     server.faults.answer(404, path="/failures")
 
@@ -378,7 +382,7 @@ def test_a_closed_reporter_is_away(reporter: Reporter) -> None:
 
 
 def test_spools_when_the_server_is_away_and_delivers_when_it_is_back(
-    server: Server, spooling: Reporter
+    server: FakeServer, spooling: Reporter
 ) -> None:
     server.stop()
     reports = [failure() for _ in range(5)]
@@ -401,7 +405,7 @@ def test_spooling_needs_a_folder(reporter: Reporter) -> None:
 
 
 def test_a_full_disk_raises_full_and_nothing_counts_as_kept(
-    server: Server, spooling: Reporter, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, spooling: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.stop()
 
@@ -417,7 +421,7 @@ def test_a_full_disk_raises_full_and_nothing_counts_as_kept(
 
 
 def test_a_rejected_spooled_report_is_set_aside_with_a_warning(
-    server: Server, spooling: Reporter
+    server: FakeServer, spooling: Reporter
 ) -> None:
     server.reports.rejects = lambda item: (
         "no such thing" if item["bookmark"] == "b" else None
@@ -435,7 +439,7 @@ def test_a_rejected_spooled_report_is_set_aside_with_a_warning(
 
 
 def test_a_spooled_report_that_no_request_can_hold_is_kept_aside(
-    server: Server, spooling: Reporter
+    server: FakeServer, spooling: Reporter
 ) -> None:
     server.stop()
     for _ in range(3):
@@ -449,7 +453,9 @@ def test_a_spooled_report_that_no_request_can_hold_is_kept_aside(
     assert any("3 reports were rejected" in warning for warning in spooling.warnings)
 
 
-def test_a_spool_waits_for_a_key_that_is_right(server: Server, tmp_path: Path) -> None:
+def test_a_spool_waits_for_a_key_that_is_right(
+    server: FakeServer, tmp_path: Path
+) -> None:
     key = ["pw_wrong"]
     client = Client([server.url], lambda: key[0])
     reporter = Reporter(client, spool=Spool(tmp_path), refused_pause=0.1)
@@ -470,7 +476,7 @@ def test_a_spool_waits_for_a_key_that_is_right(server: Server, tmp_path: Path) -
 
 @pytest.mark.parametrize("which", ["reporter", "spooling"])
 def test_confirmations_are_sent_until_they_are_accepted(
-    which: str, server: Server, request: pytest.FixtureRequest
+    which: str, server: FakeServer, request: pytest.FixtureRequest
 ) -> None:
     reporter: Reporter = request.getfixturevalue(which)
     server.stop()
@@ -484,7 +490,9 @@ def test_confirmations_are_sent_until_they_are_accepted(
     assert reporter.flush(60)
 
 
-def test_a_confirmation_outlives_its_process(server: Server, tmp_path: Path) -> None:
+def test_a_confirmation_outlives_its_process(
+    server: FakeServer, tmp_path: Path
+) -> None:
     server.stop()
     before = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
     before.confirm(confirmation("redrive.1"))
@@ -499,7 +507,7 @@ def test_a_confirmation_outlives_its_process(server: Server, tmp_path: Path) -> 
 
 
 def test_a_confirmation_is_kept_in_memory_where_the_disk_is_full(
-    server: Server, spooling: Reporter, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, spooling: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise Full
@@ -512,7 +520,7 @@ def test_a_confirmation_is_kept_in_memory_where_the_disk_is_full(
 
 
 def test_confirmations_beyond_the_limit_raise_full(
-    server: Server, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redrive_confirmation_queue, "CONFIRMATIONS_LIMIT", 2)
     server.stop()
@@ -552,7 +560,7 @@ BY_FD = ("ftruncate", "write")
 
 
 def test_segments_that_cannot_be_taken_over_do_not_delay_other_reports(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = Spool(tmp_path)
     before.append("failures", failure(bookmark="left").to_wire(), durable=True)
@@ -582,7 +590,7 @@ def test_segments_that_cannot_be_taken_over_do_not_delay_other_reports(
 
 
 def test_unremovable_segments_are_warned_about_and_delay_no_reports(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Client([server.url], KEY)
     reporter = Reporter(client, spool=Spool(tmp_path), refused_pause=0.1)
@@ -611,7 +619,7 @@ def test_unremovable_segments_are_warned_about_and_delay_no_reports(
 
 
 def test_a_reporter_ends_on_a_disk_that_turned_read_only(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reporter = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
     server.stop()
@@ -636,7 +644,7 @@ def test_a_reporter_ends_on_a_disk_that_turned_read_only(
 
 
 def test_a_minute_is_sent_once_it_is_over(
-    server: Server, reporter: Reporter, minute: list[int]
+    server: FakeServer, reporter: Reporter, minute: list[int]
 ) -> None:
     reporter.count(BILLING, handled=2, durations={3: 2})
     reporter.count(BILLING, handled=1, failed=1, durations={3: 1, 0: 1})
@@ -677,7 +685,7 @@ def test_a_batch_stays_the_same_until_it_is_confirmed(minute: list[int]) -> None
 
 
 def test_a_counter_whose_answer_was_lost_counts_once(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     reporter.count(BILLING, handled=7)
     server.faults.lose_answers(3)
@@ -711,7 +719,7 @@ def test_counts_beyond_the_limit_of_a_report_do_not_merge(minute: list[int]) -> 
     assert sum(handled) == 9 * 2**30
 
 
-def test_close_sends_the_minute_under_way(server: Server, client: Client) -> None:
+def test_close_sends_the_minute_under_way(server: FakeServer, client: Client) -> None:
     reporter = Reporter(client)
     reporter.count(BILLING, handled=3)
 
@@ -721,7 +729,7 @@ def test_close_sends_the_minute_under_way(server: Server, client: Client) -> Non
 
 
 def test_what_close_cannot_send_is_spooled_for_the_next_process(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     server.stop()
     before = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
@@ -737,7 +745,7 @@ def test_what_close_cannot_send_is_spooled_for_the_next_process(
 
 
 def test_without_a_spool_close_logs_how_much_it_could_not_send(
-    server: Server, client: Client, caplog: pytest.LogCaptureFixture
+    server: FakeServer, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.stop()
     reporter = Reporter(client)
@@ -752,7 +760,7 @@ def test_without_a_spool_close_logs_how_much_it_could_not_send(
 
 
 def test_a_flush_ends_though_others_go_on_counting(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     stop = threading.Event()
 
@@ -794,7 +802,7 @@ def heartbeat(reporter: Reporter, state: GuardState) -> GuardHeartbeat:
 
 
 def test_a_heartbeat_is_sent_at_once_when_the_state_changes(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     reporter.set_heartbeat(heartbeat(reporter, GuardState.RUNNING))
     server.until(lambda: server.reports.guards)
@@ -806,7 +814,7 @@ def test_a_heartbeat_is_sent_at_once_when_the_state_changes(
 
 
 def test_a_heartbeat_that_was_not_accepted_is_sent_again(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     server.stop()
     reporter.set_heartbeat(heartbeat(reporter, GuardState.HOLDING))
@@ -816,7 +824,9 @@ def test_a_heartbeat_that_was_not_accepted_is_sent_again(
     server.until(lambda: server.reports.guards)
 
 
-def test_skips_that_were_applied_count_once(server: Server, reporter: Reporter) -> None:
+def test_skips_that_were_applied_count_once(
+    server: FakeServer, reporter: Reporter
+) -> None:
     skip = server.skip_list.add(kind="bookmark", value="1-0")["id"]
     for _ in range(3):
         reporter.count_applied(
@@ -830,7 +840,7 @@ def test_skips_that_were_applied_count_once(server: Server, reporter: Reporter) 
 
 
 def test_a_kind_that_the_key_may_not_send_does_not_delay_others(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     server.faults.answer(403, path="/confirmations")
     reporter.confirm(confirmation("redrive.1"))
@@ -844,7 +854,7 @@ def test_a_kind_that_the_key_may_not_send_does_not_delay_others(
 
 
 def test_a_rejected_counter_is_logged_and_not_sent_again(
-    server: Server, reporter: Reporter
+    server: FakeServer, reporter: Reporter
 ) -> None:
     server.faults.answer(422, times=1, path="/counters")
     reporter.count(BILLING, handled=1)
@@ -855,7 +865,7 @@ def test_a_rejected_counter_is_logged_and_not_sent_again(
 
 
 def test_a_server_that_goes_away_for_seconds_under_load_loses_and_doubles_nothing(
-    server: Server, impatient: Client, tmp_path: Path
+    server: FakeServer, impatient: Client, tmp_path: Path
 ) -> None:
     spooling = Reporter(impatient, spool=Spool(tmp_path))
     stop, lock = threading.Event(), threading.Lock()

@@ -25,7 +25,7 @@ from poisonguard.handling.released_messages_to_retry import (
 from poisonguard.readers.amps import AmpsReader
 from poisonguard.readers.pika import PikaReader
 from poisonguard.readers.plain import PlainReader
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 from tests.sdk.guard_and_handler_builders import (
     Failing,
     Handler,
@@ -72,7 +72,7 @@ def redelivered() -> Redelivered:
 
 
 def test_a_poison_that_was_released_is_reported_when_the_server_is_back(
-    server: Server, settled: Settled
+    server: FakeServer, settled: Settled
 ) -> None:
     handler = Failing(ValueError(), "b-1")
     wishes = {"reader": PlainReader(replays=True), "hold_for": 0.2, "settle": settled}
@@ -97,7 +97,7 @@ def test_a_poison_that_was_released_is_reported_when_the_server_is_back(
 
 
 def test_a_released_message_reruns_on_the_consumers_own_thread(
-    server: Server, settled: Settled
+    server: FakeServer, settled: Settled
 ) -> None:
     handler = Handler(OSError("away"), OSError("away"))
     wishes: dict[str, Any] = {
@@ -122,7 +122,7 @@ def test_a_released_message_reruns_on_the_consumers_own_thread(
 
 
 def test_a_task_tries_again_what_a_task_had_to_release(
-    server: Server, settled: Settled
+    server: FakeServer, settled: Settled
 ) -> None:
     errors = [OSError("away"), OSError("away")]
     calls: list[str] = []
@@ -155,7 +155,7 @@ def test_a_task_tries_again_what_a_task_had_to_release(
 
 
 def test_a_released_message_delivered_again_is_not_tried_twice(
-    server: Server, settled: Settled
+    server: FakeServer, settled: Settled
 ) -> None:
     handler = Failing(ValueError())
     wishes = {"reader": PlainReader(replays=True), "hold_for": 0.1, "settle": settled}
@@ -177,7 +177,7 @@ def test_a_released_message_delivered_again_is_not_tried_twice(
 
 
 def test_a_stopping_process_leaves_released_messages_to_the_broker(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     with guarding(server, reader=PlainReader(replays=True)) as guard:
         server.stop()
@@ -189,7 +189,7 @@ def test_a_stopping_process_leaves_released_messages_to_the_broker(
 
 
 def test_a_message_that_cannot_be_kept_is_held_until_it_is_decided(
-    server: Server, settled: Settled, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, settled: Settled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeping, "MESSAGES_LIMIT", 1)
     handler = Handler(*[OSError("away")] * 6)
@@ -259,7 +259,7 @@ def test_a_reused_message_object_is_copied_before_it_is_kept() -> None:
 
 
 def test_a_retry_is_left_to_a_broker_that_delays(
-    server: Server, redelivered: Redelivered
+    server: FakeServer, redelivered: Redelivered
 ) -> None:
     handler = Failing(ValueError())
     now = NOON
@@ -277,7 +277,7 @@ def test_a_retry_is_left_to_a_broker_that_delays(
 
 
 def test_a_thousand_failed_messages_of_one_thread_wait_side_by_side(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     queue = [(0.0, n) for n in range(1_000)]  # when it is handed out, and which it is
     tried: Counter[str] = Counter()
@@ -311,7 +311,7 @@ class Nameless(PlainReader):
 
 
 def test_a_message_without_identity_is_retried_in_place(
-    server: Server, redelivered: Redelivered
+    server: FakeServer, redelivered: Redelivered
 ) -> None:
     wishes: dict[str, Any] = {"redeliver": redelivered, "reader": Nameless()}
 
@@ -337,7 +337,7 @@ def test_a_message_of_rabbitmq_is_known_again_by_its_id() -> None:
 
 
 def test_an_undecided_message_is_redelivered_too(
-    server: Server, redelivered: Redelivered
+    server: FakeServer, redelivered: Redelivered
 ) -> None:
     with guarding(server, redeliver=redelivered, hold_for=0.1) as guard:
         server.stop()
@@ -350,7 +350,7 @@ def test_an_undecided_message_is_redelivered_too(
 
 
 def test_a_broker_that_does_not_take_it_back_is_logged(
-    server: Server, caplog: pytest.LogCaptureFixture
+    server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_message: Message, _seconds: float) -> None:
         raise OSError("the channel is closed")

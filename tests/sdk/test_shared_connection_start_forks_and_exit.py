@@ -29,7 +29,7 @@ from poisonguard.server.threads_shared_by_guards import (
 )
 from poisonguard.skipping.skip_list import SkipList
 from tests.sdk.failure_report_builder import confirmation, failure
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ PATIENCE = 60.0
 
 
 @pytest.fixture
-def connection(server: Server) -> Iterator[Connection]:
+def connection(server: FakeServer) -> Iterator[Connection]:
     connection = Connection.shared([server.url], KEY)
     yield connection
     connection.close(1)
@@ -64,7 +64,7 @@ def own_threads(*, beside: set[threading.Thread]) -> list[str]:
 
 
 def test_guards_of_one_server_and_key_share_a_connection(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     same = Connection.shared([server.url], KEY)
     other_key = Connection.shared([server.url], lambda: KEY)
@@ -75,7 +75,9 @@ def test_guards_of_one_server_and_key_share_a_connection(
     other_key.close(1)
 
 
-def test_the_last_user_closes_the_connection_and_its_threads(server: Server) -> None:
+def test_the_last_user_closes_the_connection_and_its_threads(
+    server: FakeServer,
+) -> None:
     of_earlier_tests = {*threading.enumerate()}
     first, second = (Connection.shared([server.url], KEY) for _ in range(2))
     joined(first)
@@ -95,7 +97,7 @@ def test_the_last_user_closes_the_connection_and_its_threads(server: Server) -> 
     third.close(1)
 
 
-def test_a_closed_connection_leaves_no_stream_open(server: Server) -> None:
+def test_a_closed_connection_leaves_no_stream_open(server: FakeServer) -> None:
     connection = Connection.shared([server.url], KEY)
     joined(connection)
     connection.start(60)
@@ -107,7 +109,7 @@ def test_a_closed_connection_leaves_no_stream_open(server: Server) -> None:
 
 
 def test_a_start_without_a_server_says_so_in_time(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     server.stop()
     mirror = joined(connection)
@@ -125,7 +127,9 @@ def test_a_start_without_a_server_says_so_in_time(
     assert mirror.age is not None
 
 
-def test_a_start_with_a_wrong_key_is_refused_without_waiting(server: Server) -> None:
+def test_a_start_with_a_wrong_key_is_refused_without_waiting(
+    server: FakeServer,
+) -> None:
     connection = Connection.shared([server.url], "pw_wrong")
     joined(connection)
 
@@ -136,7 +140,7 @@ def test_a_start_with_a_wrong_key_is_refused_without_waiting(server: Server) -> 
 
 
 def test_one_topic_that_a_key_may_not_read_refuses_the_start(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     server.faults.answer(403, path="/skips")
     joined(connection)
@@ -148,7 +152,7 @@ def test_one_topic_that_a_key_may_not_read_refuses_the_start(
 
 
 def test_on_tick_is_called_about_once_a_second(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     calls = list[float]()
     connection.on_tick.append(_fail)
@@ -166,7 +170,7 @@ def _fail() -> None:
 
 
 def test_warnings_mention_the_clock_the_list_and_the_reports(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     server.date_shift = 3_600
     joined(connection)
@@ -185,7 +189,7 @@ def test_warnings_mention_the_clock_the_list_and_the_reports(
 
 
 def test_reports_go_out_as_soon_as_the_stream_is_back(
-    server: Server, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = Backoff(floor=600, first=600, cap=600)
     monkeypatch.setattr(report_sender_thread, "Backoff", lambda **_: never)
@@ -206,7 +210,7 @@ def test_reports_go_out_as_soon_as_the_stream_is_back(
 
 
 def test_a_forked_child_has_a_connection_of_its_own(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     server.skip_list.add(kind="bookmark", value="before")
     mirror = joined(connection)
@@ -248,7 +252,7 @@ def _child(connection: Connection, mirror: SkipList, queue: Any) -> None:
 
 
 def test_a_child_waits_for_no_lock_of_a_thread_it_does_not_have(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     mirror = joined(connection)
     connection.start(60)
@@ -289,7 +293,7 @@ def _count_and_close(connection: Connection) -> int:
 
 
 def test_forks_while_every_lock_is_busy_do_not_hang(
-    server: Server, connection: Connection, caplog: pytest.LogCaptureFixture
+    server: FakeServer, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     # The lock of a stream that is logged to is Python's, and no fork frees it.
     caplog.set_level(logging.CRITICAL, logger="poisonguard")
@@ -344,7 +348,9 @@ def _program(*arguments: object) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_program_that_ends_without_closing_sends_its_counts(server: Server) -> None:
+def test_a_program_that_ends_without_closing_sends_its_counts(
+    server: FakeServer,
+) -> None:
     process = _program(server.url, PATIENCE)
 
     process.communicate()
@@ -356,7 +362,7 @@ def test_a_program_that_ends_without_closing_sends_its_counts(server: Server) ->
 
 @pytest.mark.parametrize("fault", ["stop", "faults.freeze"])
 def test_a_program_ends_though_the_server_is_away_and_leaves_the_rest_behind(
-    fault: str, server: Server, tmp_path: Path
+    fault: str, server: FakeServer, tmp_path: Path
 ) -> None:
     process = _program(server.url, EXIT_TIMEOUT, tmp_path)
     attrgetter(fault)(server)()

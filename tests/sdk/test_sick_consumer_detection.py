@@ -16,7 +16,7 @@ from poisonguard.handling.reports_of_maybe_sick_process import (
 )
 from poisonguard.readers.plain import PlainReader
 from tests.sdk.failure_report_builder import failure
-from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.fake_poisonweb_server import FakeServer
 from tests.sdk.guard_and_handler_builders import (
     Failing,
     Handler,
@@ -30,7 +30,7 @@ HANDLED, POISONED = Outcome.HANDLED, Outcome.POISONED
 QUICK = BreakerPolicy(in_a_row=3, pause=0.3)
 
 
-def suspected(server: Server) -> dict[str, bool]:
+def suspected(server: FakeServer) -> dict[str, bool]:
     """Tell for each bookmark whether its newest report was suspected."""
     reports = [
         report
@@ -42,7 +42,7 @@ def suspected(server: Server) -> dict[str, bool]:
 
 
 def test_one_sick_consumer_of_ten_stops_and_poisons_nothing_for_the_others(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     server.replays = True
     replaying = PlainReader(replays=True)
@@ -69,7 +69,7 @@ def test_one_sick_consumer_of_ten_stops_and_poisons_nothing_for_the_others(
 
 
 def test_a_paused_guard_keeps_messages_alive_and_goes_on_when_one_is_handled(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     sick, well = Failing(OSError()), Handler()
     kept_alive: list[Message] = []
@@ -95,7 +95,7 @@ def test_a_paused_guard_keeps_messages_alive_and_goes_on_when_one_is_handled(
     assert kept_alive
 
 
-def test_a_guard_without_a_breaker_never_pauses(server: Server) -> None:
+def test_a_guard_without_a_breaker_never_pauses(server: FakeServer) -> None:
     with guarding(server, breaker=None) as guard:
         outcomes = [
             guard.handle(message(f"b-{n}"), Failing(OSError())) for n in range(60)
@@ -105,7 +105,7 @@ def test_a_guard_without_a_breaker_never_pauses(server: Server) -> None:
 
 
 def test_a_requeued_message_that_fails_again_does_not_pause_the_guard(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     with guarding(server, breaker=QUICK, hold_for=0.1) as guard:
         outcomes = [
@@ -120,7 +120,7 @@ def test_a_requeued_message_that_fails_again_does_not_pause_the_guard(
 
 
 def test_failures_before_the_first_success_stay_suspected_until_it(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     handler = Failing(ValueError(), "b-1")
 
@@ -136,7 +136,7 @@ def test_failures_before_the_first_success_stay_suspected_until_it(
     assert list(server.reports.arrivals.values()) == [2]  # one report, told twice
 
 
-def test_the_eleventh_poison_in_a_row_is_suspected(server: Server) -> None:
+def test_the_eleventh_poison_in_a_row_is_suspected(server: FakeServer) -> None:
     with guarding(server) as guard:
         guard.handle(message("b-0"), Handler())
         for n in range(1, 12):
@@ -148,7 +148,7 @@ def test_the_eleventh_poison_in_a_row_is_suspected(server: Server) -> None:
 
 
 def test_a_suspected_poison_that_cannot_be_reported_is_reported_later(
-    server: Server, caplog: pytest.LogCaptureFixture
+    server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO), guarding(server) as guard:
         guard.handle(message("b-1"), Failing(ValueError()))
@@ -177,7 +177,7 @@ def test_the_bodies_of_suspected_poisons_are_bounded(
     assert "'b-2' stays suspected" in caplog.text
 
 
-def test_the_server_gets_heartbeats_of_a_guard(server: Server) -> None:
+def test_the_server_gets_heartbeats_of_a_guard(server: FakeServer) -> None:
     with guarding(server, version="v7", journal=None) as guard:
         guard.handle(message(), Handler())
         server.until(lambda: server.reports.guards)

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from poisonguard.processes.signal_safe_event import SignalSafeEvent
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 
 # Strikes at every single step of a wait, also where an ordinary event holds its lock.
 STRUCK = """
@@ -65,7 +65,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_signal_at_any_step_of_a_wait_ends_it(server: Server) -> None:
+def test_a_signal_at_any_step_of_a_wait_ends_it(server: FakeServer) -> None:
     ended = python(STRUCK, server.url, KEY)
 
     assert (ended.stdout, ended.stderr) == ("release True\n", "")

@@ -11,7 +11,7 @@ import pytest
 
 from poisonguard import Guard
 from poisonguard.processes.sigterm_handler import MOST_TIMES, Sigterm
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 from tests.sdk.guard_and_handler_builders import Handler, guarding, message
 
 
@@ -106,7 +106,7 @@ def test_a_handler_that_is_set_again_and_again_is_left_alone_at_last() -> None:
     assert "guard.stopping()" in sigterm.warning
 
 
-def test_an_ignored_sigterm_stays_ignored_with_a_warning(server: Server) -> None:
+def test_an_ignored_sigterm_stays_ignored_with_a_warning(server: FakeServer) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     with guarding(server) as guard:
@@ -116,7 +116,7 @@ def test_an_ignored_sigterm_stays_ignored_with_a_warning(server: Server) -> None
     assert handler is signal.SIG_IGN
 
 
-def test_a_guard_that_cannot_hear_it_warns_until_it_does(server: Server) -> None:
+def test_a_guard_that_cannot_hear_it_warns_until_it_does(server: FakeServer) -> None:
     guard = Guard(
         topic="orders",
         consumer_group="billing",
@@ -136,7 +136,9 @@ def test_a_guard_that_cannot_hear_it_warns_until_it_does(server: Server) -> None
     assert warnings == []
 
 
-def test_a_guard_that_is_told_of_the_stop_cuts_its_waits_short(server: Server) -> None:
+def test_a_guard_that_is_told_of_the_stop_cuts_its_waits_short(
+    server: FakeServer,
+) -> None:
     with guarding(server) as guard:
         for _ in "ab":
             guard.stopping()
@@ -145,7 +147,7 @@ def test_a_guard_that_is_told_of_the_stop_cuts_its_waits_short(server: Server) -
     assert state == "stopping"
 
 
-def test_a_guard_may_be_told_of_the_stop_before_it_starts(server: Server) -> None:
+def test_a_guard_may_be_told_of_the_stop_before_it_starts(server: FakeServer) -> None:
     guard = Guard(
         topic="orders",
         consumer_group="billing",

@@ -17,7 +17,7 @@ from poisonguard.contract import Invalid, MatcherKind, Skip, parse_skip
 from poisonguard.server.threads_shared_by_guards import Connection
 from poisonguard.skipping import skip_list as lists
 from poisonguard.skipping.skip_list import Fence, SkipList
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 DIGEST = "ab" * 32
@@ -436,7 +436,7 @@ def test_a_matcher_that_is_not_known_is_named(matcher: object, pointer: str) -> 
 
 
 @pytest.fixture
-def connection(server: Server) -> Iterator[Connection]:
+def connection(server: FakeServer) -> Iterator[Connection]:
     connection = Connection([server.url], KEY)
     yield connection
     connection.close(1)
@@ -448,7 +448,7 @@ def joined(connection: Connection, **changes: Any) -> SkipList:
 
 
 def test_a_list_is_loaded_when_start_returns_and_follows_every_change(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     server.skip_list.add(kind="bookmark", value="before")
     mirror = joined(connection)
@@ -465,7 +465,7 @@ def test_a_list_is_loaded_when_start_returns_and_follows_every_change(
 
 
 def test_a_change_between_snapshot_and_stream_is_not_missed(
-    server: Server, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = server.call
 
@@ -483,7 +483,7 @@ def test_a_change_between_snapshot_and_stream_is_not_missed(
 
 
 def test_a_process_has_one_stream_for_all_its_topics(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     topics = ["orders", "/sample/bookmarkStore", "a,b"]
     mirrors = [joined(connection, topic=topic) for topic in topics]
@@ -512,7 +512,7 @@ def _is_all(mirror: SkipList, bookmark: str) -> bool:
 
 
 def test_a_list_that_left_is_not_followed(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     orders, refunds = joined(connection), joined(connection, topic="refunds")
     connection.start(60)
@@ -526,7 +526,7 @@ def test_a_list_that_left_is_not_followed(
 
 
 def test_lists_of_one_topic_get_what_is_theirs(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     billing, audit = joined(connection), joined(connection, consumer_group="audit")
     connection.start(60)
@@ -540,7 +540,7 @@ def test_lists_of_one_topic_get_what_is_theirs(
 
 
 def test_a_list_that_joins_late_has_what_the_others_of_its_topic_have(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     server.skip_list.add(kind="bookmark", value="1")
     first = joined(connection)
@@ -553,7 +553,7 @@ def test_a_list_that_joins_late_has_what_the_others_of_its_topic_have(
 
 
 def test_cut_off_a_list_keeps_its_last_state_and_its_age_grows(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     server.skip_list.add(kind="bookmark", value="kept")
     mirror = joined(connection)
@@ -571,7 +571,9 @@ def test_cut_off_a_list_keeps_its_last_state_and_its_age_grows(
     assert connection.warnings == []
 
 
-def test_a_frozen_server_is_waited_for(server: Server, connection: Connection) -> None:
+def test_a_frozen_server_is_waited_for(
+    server: FakeServer, connection: Connection
+) -> None:
     mirror = joined(connection)
     connection.start(60)
     server.faults.freeze()
@@ -585,7 +587,7 @@ def test_a_frozen_server_is_waited_for(server: Server, connection: Connection) -
 
 @pytest.mark.parametrize("lost", ["skip_list.new_epoch", "stream.forget_events"])
 def test_a_lost_or_pruned_store_is_loaded_again(
-    lost: str, server: Server, connection: Connection
+    lost: str, server: FakeServer, connection: Connection
 ) -> None:
     removed_skip = server.skip_list.add(kind="bookmark", value="gone")
     mirror = joined(connection)
@@ -600,7 +602,7 @@ def test_a_lost_or_pruned_store_is_loaded_again(
 
 
 def test_an_own_skip_whose_removal_was_missed_ends_with_the_next_snapshot(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     mirror = joined(connection)
     connection.start(60)
@@ -618,7 +620,7 @@ def test_an_own_skip_whose_removal_was_missed_ends_with_the_next_snapshot(
 
 
 def test_after_a_reset_of_a_live_stream_the_list_is_loaded_again(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     removed_skip = server.skip_list.add(kind="bookmark", value="gone")
     mirror = joined(connection)
@@ -631,7 +633,7 @@ def test_after_a_reset_of_a_live_stream_the_list_is_loaded_again(
 
 
 def test_an_unknown_event_is_logged_and_the_rest_is_followed(
-    server: Server, connection: Connection, caplog: pytest.LogCaptureFixture
+    server: FakeServer, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     mirror = joined(connection)
     connection.start(60)
@@ -674,7 +676,7 @@ def event_text(kind: str, text: str) -> Callable[[str, dict[str, int]], str]:
 def test_the_data_of_a_ping_or_of_an_event_we_do_not_know_is_not_read(
     kind: str,
     text: str,
-    server: Server,
+    server: FakeServer,
     connection: Connection,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -694,7 +696,7 @@ def test_the_data_of_a_ping_or_of_an_event_we_do_not_know_is_not_read(
 
 
 def test_an_event_that_is_nested_too_deep_ends_no_stream_for_good(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     deep = f"data: {'[' * 200_000}\n"
     mirror = joined(connection)
@@ -709,13 +711,13 @@ def test_an_event_that_is_nested_too_deep_ends_no_stream_for_good(
     server.until(lambda: "after" in mirror.bookmarks)
 
 
-def snapshots(server: Server) -> list[str]:
+def snapshots(server: FakeServer) -> list[str]:
     """Return the requests for a whole list."""
     return [path for _, path, _ in server.requests if "/skips?" in path]
 
 
 def test_an_expired_skip_leaves_by_itself(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     mirror = joined(connection)
     connection.start(60)
@@ -729,7 +731,7 @@ def test_an_expired_skip_leaves_by_itself(
 
 
 def test_a_skip_expires_by_the_servers_clock(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     server.date_shift = -7_200.0
     over_here = datetime.now(UTC) - timedelta(hours=1)
@@ -744,7 +746,7 @@ def test_a_skip_expires_by_the_servers_clock(
 
 
 def test_a_fence_calls_all_listeners_though_one_raises(
-    server: Server, connection: Connection
+    server: FakeServer, connection: Connection
 ) -> None:
     mirror, fences = joined(connection), list[Fence]()
     mirror.on_fence.append(_fail)
@@ -765,14 +767,14 @@ def _fail(_: object = None) -> None:
     raise RuntimeError("so the test wants")
 
 
-def _fenced(server: Server) -> bool:
+def _fenced(server: FakeServer) -> bool:
     server.skip_list.fence(
         client_name="billing-1", sub_id="eu", topic="orders", epoch=2
     )
     return True
 
 
-def test_applied_skips_are_reported(server: Server, connection: Connection) -> None:
+def test_applied_skips_are_reported(server: FakeServer, connection: Connection) -> None:
     skip = server.skip_list.add(kind="bookmark", value="1")
     mirror = joined(connection, client_name="billing-1")
     connection.start(60)
@@ -788,7 +790,7 @@ def test_applied_skips_are_reported(server: Server, connection: Connection) -> N
 
 @pytest.mark.parametrize("has_lines", [True, False])
 def test_many_changes_through_many_cuts_leave_no_difference(
-    has_lines: bool, server: Server, connection: Connection
+    has_lines: bool, server: FakeServer, connection: Connection
 ) -> None:
     server.has_lines = has_lines
     mirror, dice = joined(connection), random.Random(7)

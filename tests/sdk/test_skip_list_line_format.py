@@ -20,7 +20,7 @@ from poisonguard.server.skip_stream import _read_json, _read_lines
 from poisonguard.skipping import listed_skips, skip_list_line_format, skip_table
 from poisonguard.skipping.skip_list import Doubt, SkipList
 from poisonguard.testing.web import lines_of
-from tests.sdk.fake_poisonweb_server import KEY, Json, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer, Json
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -311,7 +311,9 @@ def test_an_unreadable_skip_does_not_affect_the_others(odd: Json) -> None:
 # On the way
 
 
-def test_both_forms_of_a_server_s_answer_load_the_same_skips(server: Server) -> None:
+def test_both_forms_of_a_server_s_answer_load_the_same_skips(
+    server: FakeServer,
+) -> None:
     for number in range(2_500):
         server.skip_list.add(kind="bookmark", value=f"{number}-\0\ud800é")
     server.skip_list.add(kind="rule", value={"header": "x", "equals": "y"})
@@ -350,7 +352,7 @@ ACCEPT = skip_list_line_format.ACCEPT
     ],
 )
 def test_a_too_large_or_broken_answer_raises_away(
-    limit: str, body: bytes, server: Server, monkeypatch: pytest.MonkeyPatch
+    limit: str, body: bytes, server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = body if limit == "no gzip" else gzip.compress(body)
     if limit == "cut":

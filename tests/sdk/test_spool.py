@@ -19,7 +19,7 @@ from poisonguard.server.http_client import Client
 from poisonguard.server.report_sending import Reporter
 from poisonguard.server.spool import BATCH_RECORDS, Spool
 from tests.sdk.failure_report_builder import failure
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 
 ROOT = Path(__file__).parents[2]
 SOAK = bool(os.environ.get("SOAK"))
@@ -330,7 +330,7 @@ def test_a_forked_child_leaves_the_segments_to_its_parent(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("body_size", [10, 200_000])
 def test_a_process_killed_at_any_moment_loses_no_acknowledged_record(
-    body_size: int, server: Server, tmp_path: Path
+    body_size: int, server: FakeServer, tmp_path: Path
 ) -> None:
     server.stop()
     promised = set[str]()
@@ -350,7 +350,7 @@ def test_a_process_killed_at_any_moment_loses_no_acknowledged_record(
 
 
 def test_a_process_killed_while_it_drains_loses_nothing(
-    server: Server, tmp_path: Path
+    server: FakeServer, tmp_path: Path
 ) -> None:
     server.stop()
     promised = _killed(server.url, tmp_path, 10, lives=1.0)

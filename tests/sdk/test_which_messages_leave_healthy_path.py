@@ -19,7 +19,7 @@ from poisonguard.readers.pika import PikaReader
 from poisonguard.readers.plain import BytesReader, PlainReader
 from poisonguard.readers.redis_streams import RedisStreamsReader
 from poisonguard.skipping.skip_list import SkipList
-from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.fake_poisonweb_server import FakeServer
 from tests.sdk.guard_and_handler_builders import REDRIVE, Handler, guarding, message
 from tests.sdk.test_guard_styles import unstarted
 
@@ -64,7 +64,7 @@ def test_fast_numbers_of_plain_messages_equal_the_slow_ones(
     ],
 )
 def test_a_skip_of_any_kind_applies_while_it_is_listed(
-    server: Server, kind: str, value: str
+    server: FakeServer, kind: str, value: str
 ) -> None:
     skip = Skip(topic="orders", kind=MatcherKind(kind), value=value, id=1_000)
     messages = [
@@ -82,7 +82,7 @@ def test_a_skip_of_any_kind_applies_while_it_is_listed(
     assert outcomes == [[HANDLED, HANDLED], [HANDLED, SKIPPED], [HANDLED, HANDLED]]
 
 
-def test_guard_skips_is_the_list_of_a_started_guard(server: Server) -> None:
+def test_guard_skips_is_the_list_of_a_started_guard(server: FakeServer) -> None:
     server.skip_list.add(kind="bookmark", value="b-1")
 
     with guarding(server) as guard:
@@ -92,14 +92,14 @@ def test_guard_skips_is_the_list_of_a_started_guard(server: Server) -> None:
     assert skips.topic == "orders"
 
 
-def test_guard_skips_raises_before_the_start(server: Server) -> None:
+def test_guard_skips_raises_before_the_start(server: FakeServer) -> None:
     guard = unstarted(server)
 
     with pytest.raises(Stopping, match="start it"):
         assert guard.skips
 
 
-def test_one_message_in_64_is_timed(server: Server) -> None:
+def test_one_message_in_64_is_timed(server: FakeServer) -> None:
     with guarding(server) as guard:
         for n in range(129):
             guard.handle(message(f"b-{n}"), Handler())

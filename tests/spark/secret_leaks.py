@@ -16,7 +16,7 @@ SECONDS_BETWEEN_LOOKS = 0.1
 DRIVER = b"spark.jobs.nightly_failure_rate"
 
 
-class Watch:
+class SecretWatch:
     """Polls the processes of a nightly report while Spark works.
 
     `leaks` says where the secret was; `programs` what ran in the workers' folder, and
@@ -73,8 +73,8 @@ class Watch:
 
 
 @contextmanager
-def watching(secret: str, cluster: Cluster) -> Iterator[Watch]:
-    watch, over = Watch(secret, cluster), threading.Event()
+def watching(secret: str, cluster: Cluster) -> Iterator[SecretWatch]:
+    watch, over = SecretWatch(secret, cluster), threading.Event()
 
     def look_on() -> None:
         while not over.wait(SECONDS_BETWEEN_LOOKS):

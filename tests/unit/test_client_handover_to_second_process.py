@@ -17,7 +17,7 @@ MANY = 50
 LONG = bytes(range(256)) * 4_096
 
 
-class Receiver:
+class SecondProcess:
     """The other process: takes what has come, and reads on where it was left off."""
 
     def __init__(self) -> None:
@@ -37,8 +37,8 @@ class Receiver:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    receiver = Receiver()
+def receiver() -> Iterator[SecondProcess]:
+    receiver = SecondProcess()
     yield receiver
     receiver.close()
 
@@ -52,7 +52,7 @@ def partial_request(received: bytes = b"") -> tuple[socket.socket, PartialReques
 
 
 def test_a_connection_is_handed_over_with_its_data_and_the_remaining_time(
-    receiver: Receiver,
+    receiver: SecondProcess,
 ) -> None:
     ours, theirs = client_handover_to_second_process.socket_pair()
     client, handed = partial_request(LONG)
@@ -76,7 +76,7 @@ async def hand_on(sender: ConnectionSender, *connections: PartialRequest) -> Non
 
 
 def test_connections_beyond_the_buffer_wait_and_arrive_in_order(
-    receiver: Receiver,
+    receiver: SecondProcess,
 ) -> None:
     ours, theirs = client_handover_to_second_process.socket_pair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
@@ -99,7 +99,7 @@ def test_connections_beyond_the_buffer_wait_and_arrive_in_order(
 
 
 def test_connections_that_an_ended_process_did_not_receive_go_to_the_next_one(
-    receiver: Receiver,
+    receiver: SecondProcess,
 ) -> None:
     ours, theirs = client_handover_to_second_process.socket_pair()
     next_ours, next_theirs = client_handover_to_second_process.socket_pair()
@@ -119,7 +119,7 @@ def test_connections_that_an_ended_process_did_not_receive_go_to_the_next_one(
     assert receiver.received == texts
 
 
-def test_the_end_is_reported_after_the_last_connection(receiver: Receiver) -> None:
+def test_the_end_is_reported_after_the_last_connection(receiver: SecondProcess) -> None:
     ours, theirs = client_handover_to_second_process.socket_pair()
 
     with theirs:
@@ -147,7 +147,7 @@ def without_client(text: bytes) -> PartialRequest:
     return handed
 
 
-async def until_all_came(receiver: Receiver, end: socket.socket) -> None:
+async def until_all_came(receiver: SecondProcess, end: socket.socket) -> None:
     def have_come() -> bool:
         receiver.take(end)
         return len(receiver.requests) >= MANY

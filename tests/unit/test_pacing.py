@@ -28,7 +28,7 @@ class SenderClock:
         self.now += seconds
 
 
-class Sender:
+class PacedSender:
     """Hands messages over as a run does, and notes when, in seconds from its start.
 
     Each call to the broker takes up to `work` of the time between two calls.
@@ -82,7 +82,7 @@ def allowed(rate: int) -> float:
 @pytest.mark.parametrize("work", [0.02, 0.9, 1.5])
 @pytest.mark.parametrize("rate", [1, 7, 20, 100, 3_000])
 def test_no_second_has_more_than_its_share(rate: int, work: float) -> None:
-    sender = Sender(rate, work=work)
+    sender = PacedSender(rate, work=work)
 
     sender.send_until(SECONDS)
 
@@ -93,7 +93,7 @@ def test_no_second_has_more_than_its_share(rate: int, work: float) -> None:
 
 @pytest.mark.parametrize("rate", [1, 7, 20, 100, 3_000])
 def test_the_median_second_has_nearly_its_share(rate: int) -> None:
-    sender = Sender(rate, work=0.9)
+    sender = PacedSender(rate, work=0.9)
 
     sender.send_until(SECONDS + 1)
 
@@ -103,7 +103,7 @@ def test_the_median_second_has_nearly_its_share(rate: int) -> None:
 
 @pytest.mark.parametrize("rate", [1, 7, 20, 100, 3_000])
 def test_a_broker_that_was_slow_is_not_overrun_afterwards(rate: int) -> None:
-    sender = Sender(rate, work=0.9)
+    sender = PacedSender(rate, work=0.9)
     sender.send_until(3)
 
     sender.clock.sleep(4)
@@ -117,7 +117,7 @@ def test_a_broker_that_was_slow_is_not_overrun_afterwards(rate: int) -> None:
 def test_a_change_of_the_rate_is_obeyed_while_it_runs(
     before: int | None, after: int
 ) -> None:
-    sender = Sender(before, work=0.9)
+    sender = PacedSender(before, work=0.9)
     sender.send_until(5)
 
     changed_at = sender.elapsed
@@ -133,7 +133,7 @@ def test_a_change_of_the_rate_is_obeyed_while_it_runs(
 
 
 def test_without_a_limit_nothing_waits() -> None:
-    sender = Sender(100, work=0.9)
+    sender = PacedSender(100, work=0.9)
     sender.send_until(2)
     sender.rate = None
     at = sender.clock.now

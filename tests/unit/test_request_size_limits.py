@@ -27,7 +27,7 @@ async def reading(_: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"%d" % total})
 
 
-class Sender:
+class PiecewiseSender:
     """Sends a request in pieces; `asked` counts how often it was asked who it is."""
 
     def __init__(self, size: int, *, is_known: bool | None = True) -> None:
@@ -101,8 +101,8 @@ def test_a_request_is_refused_by_its_size_and_its_sender(
     path: str, size: int, is_known: bool | None, status: int
 ) -> None:
     in_pieces, declared = (
-        Sender(size, is_known=is_known),
-        Sender(size, is_known=is_known),
+        PiecewiseSender(size, is_known=is_known),
+        PiecewiseSender(size, is_known=is_known),
     )
     length = (b"content-length", b"%d" % size)
 
@@ -111,7 +111,7 @@ def test_a_request_is_refused_by_its_size_and_its_sender(
 
 
 def test_no_more_is_read_than_shows_that_it_is_too_much() -> None:
-    stranger, person = Sender(API, is_known=False), Sender(API)
+    stranger, person = PiecewiseSender(API, is_known=False), PiecewiseSender(API)
 
     stranger.status("/sign-in")
     person.status("/skips/new")
@@ -122,7 +122,7 @@ def test_no_more_is_read_than_shows_that_it_is_too_much() -> None:
 
 
 def test_a_request_that_says_how_long_it_is_is_refused_unread() -> None:
-    sender = Sender(API + 1)
+    sender = PiecewiseSender(API + 1)
 
     sender.status("/api/v1/failures", headers=[(b"content-length", b"%d" % (API + 1))])
 
@@ -130,7 +130,7 @@ def test_a_request_that_says_how_long_it_is_is_refused_unread() -> None:
 
 
 def test_the_sender_is_identified_once_and_only_for_a_large_request() -> None:
-    small, large = Sender(STRANGER), Sender(API)
+    small, large = PiecewiseSender(STRANGER), PiecewiseSender(API)
 
     small.status("/api/v1/failures")
     large.status("/api/v1/failures")
@@ -139,7 +139,7 @@ def test_the_sender_is_identified_once_and_only_for_a_large_request() -> None:
 
 
 def test_a_claim_of_few_bytes_changes_nothing() -> None:
-    sender = Sender(STRANGER + 1, is_known=False)
+    sender = PiecewiseSender(STRANGER + 1, is_known=False)
 
     assert sender.status("/sign-in", headers=[(b"content-length", b"1")]) == 401
 
@@ -155,7 +155,7 @@ def test_a_claim_of_few_bytes_changes_nothing() -> None:
 def test_a_refusal_says_what_to_do(
     size: int, is_known: bool | None, name: bytes, words: str
 ) -> None:
-    sender = Sender(size, is_known=is_known)
+    sender = PiecewiseSender(size, is_known=is_known)
 
     sender.status("/api/v1/failures")
 
@@ -167,7 +167,7 @@ def test_a_refusal_says_what_to_do(
 
 def test_a_request_with_two_lengths_is_refused() -> None:
     both = [(b"content-length", b"5"), (b"transfer-encoding", b"chunked")]
-    sender = Sender(5)
+    sender = PiecewiseSender(5)
 
     assert sender.status("/api/v1/failures", headers=both) == 400
     assert sender.sent_bytes == 0
@@ -175,7 +175,7 @@ def test_a_request_with_two_lengths_is_refused() -> None:
 
 @pytest.mark.parametrize("method", ["post", "Post", "geT"])
 def test_a_method_in_small_letters_is_refused(method: str) -> None:
-    sender = Sender(5)
+    sender = PiecewiseSender(5)
 
     # Django would take it for the usual one, and those that pick forms would not.
     assert sender.status("/sign-in", method=method) == 501
@@ -188,7 +188,7 @@ def test_other_events_than_requests_are_passed_on() -> None:
     async def application(scope: Scope, _: Receive, __: Send) -> None:
         types.append(scope["type"])
 
-    sender = Sender(0)
+    sender = PiecewiseSender(0)
     bounded = limit_size(application, most_of_api=API, recognise=sender.recognise)
     asyncio.run(bounded({"type": "lifespan"}, sender.receive, sender.send))
 

@@ -16,7 +16,7 @@ import pytest
 from tests import suite_parts_runner
 from tests.machine_requirements import UNMET
 from tests.random_seed_plugin import PYTEST
-from tests.run_without_leftovers import Outcome
+from tests.run_without_leftovers import CommandOutcome
 from tests.suite_parts_runner import FAILED, LACKING, Result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,7 +100,7 @@ def test_a_part_that_hangs_fails_by_name_and_the_next_part_runs(
 
 
 def result(*, code: int, leftovers: tuple[str, ...] = ()) -> Result:
-    outcome = Outcome(code=code, leftovers=leftovers)
+    outcome = CommandOutcome(code=code, leftovers=leftovers)
     return Result(part="one", outcome=outcome, seconds=1.0, repeats="")
 
 

@@ -24,7 +24,7 @@ HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 ENDLESS = HEAD[:-2] + b"A: b\r\n" * 50
 
 
-class Application:
+class WaitingApplication:
     """Reads a request and answers when it may; keeps what it received."""
 
     def __init__(self) -> None:
@@ -66,14 +66,14 @@ class ClockedServer(uvicorn.Server):
 
 
 @pytest.fixture
-def application(monkeypatch: pytest.MonkeyPatch) -> Application:
+def application(monkeypatch: pytest.MonkeyPatch) -> WaitingApplication:
     monkeypatch.setattr(request_arrival_timeout, "SECONDS", SECONDS)
-    return Application()
+    return WaitingApplication()
 
 
 @pytest.fixture(params=[BoundedH11, GatewayProtocol])
 def server(
-    application: Application, request: pytest.FixtureRequest
+    application: WaitingApplication, request: pytest.FixtureRequest
 ) -> Iterator[ClockedServer]:
     config = uvicorn.Config(
         application,
@@ -112,7 +112,7 @@ def answer(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
 
 @pytest.mark.parametrize("pieces", [(), (HEAD[:20],), (HEAD[:-2],)])
 def test_half_a_head_is_waited_for_only_so_long(
-    application: Application, port: int, pieces: tuple[bytes, ...]
+    application: WaitingApplication, port: int, pieces: tuple[bytes, ...]
 ) -> None:
     began = time.monotonic()
 
@@ -124,7 +124,7 @@ def test_half_a_head_is_waited_for_only_so_long(
 
 
 def test_half_a_body_is_waited_for_only_so_long(
-    application: Application, port: int
+    application: WaitingApplication, port: int
 ) -> None:
     half = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhalf"
 
@@ -137,7 +137,7 @@ def test_half_a_body_is_waited_for_only_so_long(
 
 
 def test_a_request_that_trickles_gets_no_more_time(
-    application: Application, port: int
+    application: WaitingApplication, port: int
 ) -> None:
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
         answer(port, *(bytes([byte]) for byte in ENDLESS), pause=SECONDS / 10)
@@ -147,7 +147,7 @@ def test_a_request_that_trickles_gets_no_more_time(
 
 @pytest.mark.parametrize("offer", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
 def test_an_answer_may_take_longer(
-    application: Application,
+    application: WaitingApplication,
     server: ClockedServer,
     port: int,
     offer: bytes,

@@ -155,6 +155,19 @@ def test_product_and_sdk_share_a_class_name_only_for_one_idea() -> None:
     assert names == set[str]().union(*SHARED_BY_BOTH.values())
 
 
+def test_no_two_modules_of_tests_and_benchmarks_define_one_class_name() -> None:
+    definitions: defaultdict[str, list[str]] = defaultdict(list)
+    for file in tracked(".py"):
+        path = file.relative_to(ROOT)
+        if path.parts[0] in {"tests", "benchmarks"}:
+            for node in ast.parse(file.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    definitions[node.name].append(str(path))
+
+    assert len(definitions) > 100
+    assert {name: files for name, files in definitions.items() if files[1:]} == {}
+
+
 @pytest.mark.parametrize(
     ("files", "expected"),
     [

@@ -150,7 +150,7 @@ class Field:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class BoundaryCase:
     """A body to send, with a pointer to what is tested in it.
 
     A refusal names the pointer, or that of the whole of which this is a part.
@@ -253,7 +253,7 @@ def pointer(path: Path) -> str:
     return "".join(f"/{step}" for step in steps)
 
 
-def cases(call: Call, field: Field) -> Iterator[Case]:
+def cases(call: Call, field: Field) -> Iterator[BoundaryCase]:
     body = examples_of(call, field)
     if field.path:
         yield from _value_cases(field, body)
@@ -261,7 +261,7 @@ def cases(call: Call, field: Field) -> Iterator[Case]:
         yield from _member_cases(field, body)
 
 
-def _value_cases(field: Field, body: Any) -> Iterator[Case]:
+def _value_cases(field: Field, body: Any) -> Iterator[BoundaryCase]:
     parent = field.path[:-1]
     neighbours = at(body, parent)
     own = at(body, field.path)
@@ -276,7 +276,7 @@ def _value_cases(field: Field, body: Any) -> Iterator[Case]:
             if is_half and is_allowed
             else with_value(body, field.path, value)
         )
-        yield Case(
+        yield BoundaryCase(
             label=label,
             body=changed,
             is_allowed=is_allowed,
@@ -284,7 +284,7 @@ def _value_cases(field: Field, body: Any) -> Iterator[Case]:
             whole=whole,
         )
     if field.is_required:
-        yield Case(
+        yield BoundaryCase(
             label="left out",
             body=without(body, field.path),
             is_allowed=False,
@@ -293,7 +293,7 @@ def _value_cases(field: Field, body: Any) -> Iterator[Case]:
         )
 
 
-def _member_cases(field: Field, body: Any) -> Iterator[Case]:
+def _member_cases(field: Field, body: Any) -> Iterator[BoundaryCase]:
     """Add a member that is not described; or, where names are free, another name."""
     others = field.spec.get("additionalProperties")
     own = at(body, field.path)
@@ -317,7 +317,7 @@ def _member_cases(field: Field, body: Any) -> Iterator[Case]:
         members += [(name, value, allowed) for _, value, allowed in edges(member, some)]
     for name, value, is_allowed in members:
         path = (*field.path, name)
-        yield Case(
+        yield BoundaryCase(
             label=f"{name[:99]}: {value!r}",
             body=with_value(body, path, value),
             is_allowed=is_allowed,
@@ -464,7 +464,7 @@ def faults(
                 yield f"{case.label} is refused, {place}: {reason}"
 
 
-def is_needed(field: Field, case: Case) -> bool:
+def is_needed(field: Field, case: BoundaryCase) -> bool:
     values = NEEDED.get(field.name, ())
     return bool(values) and at(case.body, field.path) in values
 

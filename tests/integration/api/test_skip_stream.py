@@ -101,7 +101,7 @@ class Open:
 
 
 @dataclass
-class Server:
+class StreamServer:
     port: int
     opened: list[Open] = field(default_factory=list)
 
@@ -136,7 +136,7 @@ class Server:
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
+def serving() -> Iterator[StreamServer]:
     config = uvicorn.Config(
         ThreadedHandler(), host="127.0.0.1", port=0, lifespan="off",
         log_config=None, timeout_graceful_shutdown=1,
@@ -147,7 +147,7 @@ def serving() -> Iterator[Server]:
     thread.start()
     assert ready.wait(TIMEOUT)
     port = server.servers[0].sockets[0].getsockname()[1]
-    running = Server(port=port)
+    running = StreamServer(port=port)
     try:
         yield running
     finally:
@@ -170,7 +170,7 @@ def _run(server: uvicorn.Server, ready: threading.Event) -> None:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamServer]:
     monkeypatch.setattr(event_hub, "LISTEN_WITHIN", TIMEOUT)
     with serving() as running:
         yield running
@@ -187,7 +187,7 @@ def place(*topics: str) -> str:
 
 
 def test_a_reader_begins_at_the_present_and_gets_every_change(
-    server: Server, guard: Caller, now: datetime
+    server: StreamServer, guard: Caller, now: datetime
 ) -> None:
     added(now, "before")
     reader = server.follow(guard, topic="orders")
@@ -218,7 +218,7 @@ def test_a_reader_begins_at_the_present_and_gets_every_change(
 
 
 def test_a_reader_resumes_after_its_last_event(
-    server: Server, guard: Caller, now: datetime
+    server: StreamServer, guard: Caller, now: datetime
 ) -> None:
     added(now, "1-0")
     after = place("orders")
@@ -235,7 +235,7 @@ def test_a_reader_resumes_after_its_last_event(
 
 
 def test_one_stream_carries_several_topics_known_or_not(
-    server: Server, guard: Caller, now: datetime
+    server: StreamServer, guard: Caller, now: datetime
 ) -> None:
     added(now, "1-0")
     topics = ["never heard of", "orders", "payments"]
@@ -256,7 +256,7 @@ def test_one_stream_carries_several_topics_known_or_not(
 
 
 def test_a_reader_of_a_group_gets_its_skips_and_those_for_all_groups(
-    server: Server, guard: Caller, now: datetime
+    server: StreamServer, guard: Caller, now: datetime
 ) -> None:
     reader = server.follow(guard, topic="orders", consumer_group="billing")
     reader.until("ping")
@@ -270,7 +270,7 @@ def test_a_reader_of_a_group_gets_its_skips_and_those_for_all_groups(
 
 
 def test_a_failure_of_one_consumer_reaches_the_others_as_a_skip(
-    server: Server, guard: Caller, now: datetime
+    server: StreamServer, guard: Caller, now: datetime
 ) -> None:
     reader = server.follow(guard, topic="orders", consumer_group="billing")
     reader.until("ping")
@@ -281,7 +281,7 @@ def test_a_failure_of_one_consumer_reaches_the_others_as_a_skip(
 
 
 def test_a_skip_that_is_rolled_back_is_never_sent(
-    server: Server, guard: Caller, now: datetime
+    server: StreamServer, guard: Caller, now: datetime
 ) -> None:
     topic_named()
     reader = server.follow(guard, topic="orders")
@@ -296,7 +296,7 @@ def test_a_skip_that_is_rolled_back_is_never_sent(
 
 
 def test_without_notices_a_change_arrives_all_the_same(
-    server: Server, guard: Caller, now: datetime
+    server: StreamServer, guard: Caller, now: datetime
 ) -> None:
     reader = server.follow(guard, topic="orders")
     reader.until("ping")
@@ -317,7 +317,7 @@ def test_without_notices_a_change_arrives_all_the_same(
 
 
 def test_a_stream_outlives_the_sessions_of_its_hub(
-    server: Server, guard: Caller, now: datetime
+    server: StreamServer, guard: Caller, now: datetime
 ) -> None:
     reader = server.follow(guard, topic="orders")
     reader.until("ping")
@@ -331,7 +331,7 @@ def test_a_stream_outlives_the_sessions_of_its_hub(
 
 
 def test_a_reader_that_leaves_before_its_first_event_affects_no_other(
-    server: Server, guard: Caller, now: datetime
+    server: StreamServer, guard: Caller, now: datetime
 ) -> None:
     with lists_locked():
         # One is asked for when it leaves, the other comes and goes meanwhile.
@@ -376,7 +376,7 @@ def terminate(*names: str) -> None:
      "{epoch}.1e1", "{epoch}.0", "{epoch}." + "9" * 5_000],
 )  # fmt: skip
 def test_an_unknown_event_id_gets_a_reset_and_the_end(
-    server: Server, guard: Caller, now: datetime, after: str
+    server: StreamServer, guard: Caller, now: datetime, after: str
 ) -> None:
     added(now, "1-0")
     added(now, "2-0")
@@ -390,7 +390,7 @@ def test_an_unknown_event_id_gets_a_reset_and_the_end(
 
 
 def test_a_reader_too_far_behind_gets_a_reset(
-    server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+    server: StreamServer, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_hub, "MOST_BEHIND", 3)
     topic_named()
@@ -408,7 +408,7 @@ def test_a_reader_too_far_behind_gets_a_reset(
 
 
 def test_a_restored_store_resets_its_readers(
-    server: Server, guard: Caller, now: datetime
+    server: StreamServer, guard: Caller, now: datetime
 ) -> None:
     added(now)
     reader = server.follow(guard, topic="orders")
@@ -423,7 +423,7 @@ def test_a_restored_store_resets_its_readers(
 
 
 def test_a_list_that_went_back_in_time_resets_its_readers(
-    server: Server, guard: Caller, now: datetime
+    server: StreamServer, guard: Caller, now: datetime
 ) -> None:
     added(now, "1-0")
     added(now, "2-0")
@@ -436,7 +436,7 @@ def test_a_list_that_went_back_in_time_resets_its_readers(
 
 
 def test_a_burst_of_any_size_arrives_in_order(
-    server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+    server: StreamServer, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_hub, "PAGE", 7)
     topic_named(replays=True)
@@ -452,7 +452,7 @@ def test_a_burst_of_any_size_arrives_in_order(
 
 
 def test_a_slow_reader_is_reset_and_the_others_are_not(
-    server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+    server: StreamServer, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_reader_queues, "MOST_QUEUED_BYTES", 100_000)
     slow, other = (
@@ -475,7 +475,7 @@ def test_a_slow_reader_is_reset_and_the_others_are_not(
 
 
 def test_a_fence_is_sent_to_the_readers_of_its_topic(
-    server: Server, guard: Caller
+    server: StreamServer, guard: Caller
 ) -> None:
     mine = server.follow(guard, topic=["payments", "orders"])
     other = server.follow(guard, topic="shipping")
@@ -494,7 +494,7 @@ def test_a_fence_is_sent_to_the_readers_of_its_topic(
 
 
 def test_a_stream_begins_when_its_fences_are_heard(
-    server: Server, guard: Caller, monkeypatch: pytest.MonkeyPatch
+    server: StreamServer, guard: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def open_late(purpose: str) -> Any:
         if purpose == "listener":
@@ -511,7 +511,7 @@ def test_a_stream_begins_when_its_fences_are_heard(
 
 
 def test_a_silent_stream_gets_pings(
-    server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+    server: StreamServer, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_hub, "PING_SECONDS", 0.1)
     reader = server.follow(guard, topic="orders", consumer_group="billing")
@@ -525,7 +525,7 @@ def test_a_silent_stream_gets_pings(
 
 
 def test_a_stream_ends_after_a_while_so_that_its_reader_authenticates_again(
-    server: Server, guard: Caller, monkeypatch: pytest.MonkeyPatch
+    server: StreamServer, guard: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_hub, "LONGEST_SECONDS", 0.1)
 
@@ -535,7 +535,7 @@ def test_a_stream_ends_after_a_while_so_that_its_reader_authenticates_again(
 
 
 def test_a_person_may_follow_and_a_stranger_may_not(
-    server: Server, now: datetime
+    server: StreamServer, now: datetime
 ) -> None:
     person_of_the_pages, stranger = person(Role.VIEWER), program(topics=["payments"])
 
@@ -559,7 +559,7 @@ def expire(now: datetime) -> None:
 
 @pytest.mark.parametrize("end", [revoke, expire])
 def test_a_stream_ends_within_two_seconds_of_its_key(
-    server: Server, now: datetime, end: Callable[[datetime], None]
+    server: StreamServer, now: datetime, end: Callable[[datetime], None]
 ) -> None:
     ending, other = program(Scope.SKIPS_READ), program(Scope.SKIPS_READ)
     theirs = [server.follow(ending, topic="orders") for _ in range(3)]
@@ -610,7 +610,7 @@ def end_one_session(viewer: Caller, now: datetime) -> None:
     "end", [disable, end_sessions, set_password, sign_out, end_one_session]
 )
 def test_a_stream_ends_within_two_seconds_of_its_persons_session(
-    server: Server, now: datetime, end: Callable[[Caller, datetime], None]
+    server: StreamServer, now: datetime, end: Callable[[Caller, datetime], None]
 ) -> None:
     viewer, operator = person(Role.VIEWER), person(Role.OPERATOR)
     theirs = server.follow(viewer, topic="orders")
@@ -696,7 +696,7 @@ def test_an_expired_session_is_not_usable(now: datetime) -> None:
 
 
 def test_many_readers_need_no_thread_and_two_sessions_in_all(
-    server: Server, guard: Caller, now: datetime
+    server: StreamServer, guard: Caller, now: datetime
 ) -> None:
     before = threading.active_count()
     readers = [server.follow(guard, topic="orders") for _ in range(40)]
@@ -726,7 +726,7 @@ def sessions(idle_after: str = "") -> dict[str, int]:
 
 
 @contextmanager
-def program_serving() -> Iterator[tuple[Server, subprocess.Popen[str]]]:
+def program_serving() -> Iterator[tuple[StreamServer, subprocess.Popen[str]]]:
     """Serve from a process of its own, with the default handling of signals."""
     port = free_port()
     database = urlsplit(os.environ["DATABASE_URL"])
@@ -740,7 +740,7 @@ def program_serving() -> Iterator[tuple[Server, subprocess.Popen[str]]]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    running = Server(port=port)
+    running = StreamServer(port=port)
     try:
         yield running, process
     finally:

@@ -55,7 +55,7 @@ DAY, HOUR = timedelta(hours=24), timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class WorkedTopic:
     """A topic after a day's work, and the operations that did it."""
 
     topic: Topic
@@ -65,7 +65,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(broker: Queues, operator: Principal, now: datetime) -> Scene:
+def scene(broker: Queues, operator: Principal, now: datetime) -> WorkedTopic:
     topic = topic_on_queues(now)
     reported(now - 30 * HOUR, number=2)
     reported(now - 5 * HOUR, number=4)
@@ -83,7 +83,7 @@ def scene(broker: Queues, operator: Principal, now: datetime) -> Scene:
     assert back is not None
     run(back, now)
     reported(now - HOUR, number=1)
-    return Scene(topic=topic, requeue=requeued, drop=dropped, give_back=back)
+    return WorkedTopic(topic=topic, requeue=requeued, drop=dropped, give_back=back)
 
 
 def reported(at: datetime, *, number: int) -> None:
@@ -155,7 +155,7 @@ def listed(client: Client, query: str) -> int:
 
 
 def test_the_states_of_messages_have_the_same_numbers_everywhere(
-    anna: Client, scene: Scene
+    anna: Client, scene: WorkedTopic
 ) -> None:
     states = Counter(
         DISPLAY_STATES[PoisonState(state)]
@@ -181,7 +181,7 @@ def test_the_states_of_messages_have_the_same_numbers_everywhere(
 
 
 def test_failures_of_24_hours_are_the_same_number_everywhere(
-    anna: Client, scene: Scene, now: datetime
+    anna: Client, scene: WorkedTopic, now: datetime
 ) -> None:
     capture(now, *repeats(now - HOUR, 150, topic="mail"))
     lately = Failure.objects.filter(failed_at__gt=now - DAY)
@@ -211,7 +211,7 @@ def test_failures_of_24_hours_are_the_same_number_everywhere(
 
 
 def test_the_share_that_failed_is_of_what_the_same_source_counted(
-    anna: Client, scene: Scene
+    anna: Client, scene: WorkedTopic
 ) -> None:
     pages = [get(anna, path) for path in (f"/topics/{scene.topic.pk}", "/topics", "/")]
 
@@ -220,7 +220,7 @@ def test_the_share_that_failed_is_of_what_the_same_source_counted(
 
 
 def test_what_the_lane_captured_is_the_same_on_the_page_and_in_the_api(
-    anna: Client, scene: Scene
+    anna: Client, scene: WorkedTopic
 ) -> None:
     (topic,) = ask_api(anna, "topics")["results"]
 
@@ -230,7 +230,7 @@ def test_what_the_lane_captured_is_the_same_on_the_page_and_in_the_api(
 
 @pytest.mark.parametrize("name", ["requeue", "drop", "give_back"])
 def test_an_operation_tells_the_same_on_its_page_in_the_lists_and_in_the_api(
-    anna: Client, scene: Scene, name: str
+    anna: Client, scene: WorkedTopic, name: str
 ) -> None:
     operation: Operation = getattr(scene, name)
     deed = {"requeue": "Requeued", "drop": "Dropped", "give_back": "Gave back"}[name]
@@ -250,7 +250,9 @@ def test_an_operation_tells_the_same_on_its_page_in_the_lists_and_in_the_api(
     assert sum(counts_on(own).values()) == data["total"]
 
 
-def test_the_requeue_names_each_of_its_outcomes(anna: Client, scene: Scene) -> None:
+def test_the_requeue_names_each_of_its_outcomes(
+    anna: Client, scene: WorkedTopic
+) -> None:
     own = get(anna, f"/operations/{scene.requeue.pk}")
 
     assert counts_on(own) == {
@@ -265,7 +267,7 @@ def test_the_requeue_names_each_of_its_outcomes(anna: Client, scene: Scene) -> N
 
 
 def test_a_message_that_was_given_back_is_told_so_and_is_not_offered_for_a_requeue(
-    anna: Client, scene: Scene, broker: Queues, operator: Principal, now: datetime
+    anna: Client, scene: WorkedTopic, broker: Queues, operator: Principal, now: datetime
 ) -> None:
     back = Poison.objects.given_back().first()
     assert back is not None
@@ -293,7 +295,7 @@ def test_a_message_that_was_given_back_is_told_so_and_is_not_offered_for_a_reque
 
 
 def test_a_number_s_definition_is_the_same_on_hover_and_in_help(
-    anna: Client, scene: Scene
+    anna: Client, scene: WorkedTopic
 ) -> None:
     paths = (
         *("/", "/topics", "/problems", "/messages", "/operations"),

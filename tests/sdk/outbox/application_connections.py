@@ -22,7 +22,7 @@ WHERE datname = current_database() AND state LIKE 'idle in transaction%'
 """
 
 
-class Caller(ABC):
+class OutboxCaller(ABC):
     """`connection` is what the application gives to its outbox."""
 
     def __init__(self, connection: Any, *, commits_by_itself: bool = False) -> None:
@@ -48,7 +48,7 @@ class Caller(ABC):
         """Begin a part of a transaction, which an error rolls back."""
 
 
-class Psycopg3Caller(Caller):
+class Psycopg3Caller(OutboxCaller):
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         cursor = self.connection.execute(statement)
         return cursor.fetchall() if cursor.description else []
@@ -60,7 +60,7 @@ class Psycopg3Caller(Caller):
     begin_savepoint = begin
 
 
-class SavepointsByStatements(Caller):
+class SavepointsByStatements(OutboxCaller):
     """Begins and ends savepoints by statements of its own."""
 
     @contextmanager
@@ -91,7 +91,7 @@ class Psycopg2Caller(SavepointsByStatements):
         return connection
 
 
-class SqlAlchemyCaller(Caller):
+class SqlAlchemyCaller(OutboxCaller):
     """A connection or a session."""
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
@@ -128,12 +128,12 @@ class DjangoCaller(SavepointsByStatements):
             self.connection.set_autocommit(commits_by_itself)
 
 
-Calling = Callable[[str], AbstractContextManager[Caller]]
+Calling = Callable[[str], AbstractContextManager[OutboxCaller]]
 
 
 def psycopg3(*, autocommit: bool) -> Calling:
     @contextmanager
-    def calling(dsn: str) -> Iterator[Caller]:
+    def calling(dsn: str) -> Iterator[OutboxCaller]:
         with closing(psycopg.connect(dsn, autocommit=autocommit)) as connection:
             yield Psycopg3Caller(connection, commits_by_itself=autocommit)
 
@@ -142,7 +142,7 @@ def psycopg3(*, autocommit: bool) -> Calling:
 
 def psycopg_2(*, autocommit: bool, rows: Any = None) -> Calling:
     @contextmanager
-    def calling(dsn: str) -> Iterator[Caller]:
+    def calling(dsn: str) -> Iterator[OutboxCaller]:
         with closing(psycopg2.connect(dsn, cursor_factory=rows)) as connection:
             connection.autocommit = autocommit
             yield Psycopg2Caller(connection, commits_by_itself=autocommit)
@@ -152,7 +152,7 @@ def psycopg_2(*, autocommit: bool, rows: Any = None) -> Calling:
 
 def sqlalchemy_connection(library: str, *, autocommit: bool = False) -> Calling:
     @contextmanager
-    def calling(dsn: str) -> Iterator[Caller]:
+    def calling(dsn: str) -> Iterator[OutboxCaller]:
         with engine_of(dsn, library, autocommit=autocommit).connect() as connection:
             yield SqlAlchemyCaller(connection, commits_by_itself=autocommit)
 
@@ -161,7 +161,7 @@ def sqlalchemy_connection(library: str, *, autocommit: bool = False) -> Calling:
 
 def sqlalchemy_session(library: str) -> Calling:
     @contextmanager
-    def calling(dsn: str) -> Iterator[Caller]:
+    def calling(dsn: str) -> Iterator[OutboxCaller]:
         with Session(engine_of(dsn, library)) as session:
             yield SqlAlchemyCaller(session)
 
@@ -176,7 +176,7 @@ def engine_of(dsn: str, library: str, *, autocommit: bool = False) -> sqlalchemy
 
 def django(*, autocommit: bool) -> Calling:
     @contextmanager
-    def calling(dsn: str) -> Iterator[Caller]:
+    def calling(dsn: str) -> Iterator[OutboxCaller]:
         address = urlsplit(dsn)
         handler = ConnectionHandler(
             {

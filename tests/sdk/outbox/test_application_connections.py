@@ -23,7 +23,7 @@ from poisonguard.outbox import (
 from tests.sdk.outbox.application_connections import (
     CALLERS,
     WITHOUT_TRANSACTIONS,
-    Caller,
+    OutboxCaller,
     engine_of,
     open_transactions,
 )
@@ -60,7 +60,7 @@ class AnsweringBroker:
 @pytest.fixture(params=CALLERS)
 def caller(
     request: pytest.FixtureRequest, outbox_dsn: str, django_db_blocker: Any
-) -> Iterator[Caller]:
+) -> Iterator[OutboxCaller]:
     with django_db_blocker.unblock(), CALLERS[request.param](outbox_dsn) as caller:
         yield caller
 
@@ -68,14 +68,14 @@ def caller(
 @pytest.fixture(params=CALLERS | WITHOUT_TRANSACTIONS)
 def any_caller(
     request: pytest.FixtureRequest, outbox_dsn: str, django_db_blocker: Any
-) -> Iterator[Caller]:
+) -> Iterator[OutboxCaller]:
     calling = (CALLERS | WITHOUT_TRANSACTIONS)[request.param]
     with django_db_blocker.unblock(), calling(outbox_dsn) as caller:
         yield caller
 
 
 @pytest.fixture
-def outbox(caller: Caller) -> Outbox:
+def outbox(caller: OutboxCaller) -> Outbox:
     return Outbox(caller.connection, producer="shop")
 
 
@@ -89,7 +89,7 @@ def ids(dsn: str) -> list[str]:
 
 
 def test_a_message_is_there_whole_with_the_commit(
-    caller: Caller, outbox: Outbox, outbox_dsn: str
+    caller: OutboxCaller, outbox: Outbox, outbox_dsn: str
 ) -> None:
     with caller.begin():
         caller.execute("SELECT 1")
@@ -107,7 +107,7 @@ def test_a_message_is_there_whole_with_the_commit(
 
 
 def test_a_message_without_headers_is_there_too(
-    caller: Caller, outbox: Outbox, outbox_dsn: str
+    caller: OutboxCaller, outbox: Outbox, outbox_dsn: str
 ) -> None:
     with caller.begin():
         outbox.put("orders", b"")
@@ -116,7 +116,7 @@ def test_a_message_without_headers_is_there_too(
 
 
 def test_a_rolled_back_message_is_gone(
-    caller: Caller, outbox: Outbox, outbox_dsn: str
+    caller: OutboxCaller, outbox: Outbox, outbox_dsn: str
 ) -> None:
     with pytest.raises(Fault), caller.begin():
         outbox.put("orders", b"one")
@@ -126,7 +126,7 @@ def test_a_rolled_back_message_is_gone(
 
 
 def test_a_message_of_a_savepoint_that_was_rolled_back_is_gone_alone(
-    caller: Caller, outbox: Outbox, outbox_dsn: str
+    caller: OutboxCaller, outbox: Outbox, outbox_dsn: str
 ) -> None:
     with caller.begin():
         outbox.put("orders", b"one", message_id="m-7")
@@ -140,7 +140,7 @@ def test_a_message_of_a_savepoint_that_was_rolled_back_is_gone_alone(
 
 
 def test_a_put_begins_a_transaction_unless_the_connection_commits_by_itself(
-    any_caller: Caller, outbox_dsn: str
+    any_caller: OutboxCaller, outbox_dsn: str
 ) -> None:
     outbox = Outbox(any_caller.connection, producer="shop")
     message_id = outbox.put("orders", b"one")
@@ -153,7 +153,7 @@ def test_a_put_begins_a_transaction_unless_the_connection_commits_by_itself(
 
 
 def test_an_id_that_is_taken_leaves_the_transaction_as_it_is(
-    caller: Caller, outbox: Outbox, outbox_dsn: str
+    caller: OutboxCaller, outbox: Outbox, outbox_dsn: str
 ) -> None:
     with caller.begin():
         outbox.put("orders", b"one", headers=HEADERS, message_id="m-7")
@@ -168,7 +168,7 @@ def test_an_id_that_is_taken_leaves_the_transaction_as_it_is(
 
 
 def test_a_full_outbox_leaves_the_transaction_as_it_is(
-    caller: Caller, outbox_dsn: str
+    caller: OutboxCaller, outbox_dsn: str
 ) -> None:
     outbox = Outbox(caller.connection, producer="shop", limits=LIMITS)
     with caller.begin():
@@ -181,7 +181,7 @@ def test_a_full_outbox_leaves_the_transaction_as_it_is(
     assert ids(outbox_dsn) == ["m-7"]
 
 
-def test_a_missing_table_is_explained(caller: Caller) -> None:
+def test_a_missing_table_is_explained(caller: OutboxCaller) -> None:
     outbox = Outbox(caller.connection, producer="shop", schema="nowhere")
 
     with pytest.raises(Misconfigured, match="its tables are missing"):
@@ -190,7 +190,7 @@ def test_a_missing_table_is_explained(caller: Caller) -> None:
 
 
 def test_a_transaction_that_has_failed_takes_no_message(
-    caller: Caller, outbox: Outbox, outbox_dsn: str
+    caller: OutboxCaller, outbox: Outbox, outbox_dsn: str
 ) -> None:
     with pytest.raises(Exception, match="division by zero"), caller.begin():
         try:
@@ -208,7 +208,7 @@ def test_a_transaction_that_has_failed_takes_no_message(
 
 @pytest.mark.parametrize("kind", [None, SendKind.UNSENT, SendKind.UNKNOWN], ids=str)
 def test_what_the_broker_may_lack_is_written_under_its_id_and_committed(
-    any_caller: Caller, outbox_dsn: str, kind: SendKind | None
+    any_caller: OutboxCaller, outbox_dsn: str, kind: SendKind | None
 ) -> None:
     outbox = Outbox(any_caller.connection, producer="shop")
     broker = AnsweringBroker(outbox_dsn, kind)
@@ -223,7 +223,7 @@ def test_what_the_broker_may_lack_is_written_under_its_id_and_committed(
 
 
 def test_what_the_broker_takes_or_refuses_is_not_written(
-    any_caller: Caller, outbox_dsn: str
+    any_caller: OutboxCaller, outbox_dsn: str
 ) -> None:
     outbox = Outbox(any_caller.connection, producer="shop")
     outbox.send_or_put(AnsweringBroker(outbox_dsn, SendKind.SENT), "orders", b"one")
@@ -236,7 +236,7 @@ def test_what_the_broker_takes_or_refuses_is_not_written(
 
 
 def test_both_are_refused_inside_a_transaction(
-    caller: Caller, outbox: Outbox, outbox_dsn: str
+    caller: OutboxCaller, outbox: Outbox, outbox_dsn: str
 ) -> None:
     broker = AnsweringBroker(outbox_dsn, SendKind.SENT)
 
@@ -256,7 +256,7 @@ def test_both_are_refused_inside_a_transaction(
 
 
 def test_both_are_refused_after_a_statement_that_began_a_transaction(
-    any_caller: Caller, outbox_dsn: str
+    any_caller: OutboxCaller, outbox_dsn: str
 ) -> None:
     outbox = Outbox(any_caller.connection, producer="shop")
     any_caller.execute("SELECT 1")
@@ -274,7 +274,7 @@ def test_both_are_refused_after_a_statement_that_began_a_transaction(
 
 
 def test_waiting_for_room_leaves_no_transaction_open(
-    any_caller: Caller, outbox_dsn: str
+    any_caller: OutboxCaller, outbox_dsn: str
 ) -> None:
     outbox = Outbox(any_caller.connection, producer="shop", limits=LIMITS)
     assert outbox.wait_for_room("orders", 0)

@@ -15,7 +15,7 @@ FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAMS = FENCED.findall(PAGE.read_text())
 
 
-class Client:
+class BrokerClient:
     """What the page's programs want of a broker's client."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Client:
 
 def test_a_message_is_put_limited_sent_or_written(outbox_dsn: str) -> None:
     first, settings, limits, publish = PROGRAMS
-    client = Client()
+    client = BrokerClient()
     with psycopg.connect(outbox_dsn, autocommit=True) as connection:
         connection.execute("CREATE TEMP TABLE orders (id int, state text)")
         names: dict[str, Any] = {

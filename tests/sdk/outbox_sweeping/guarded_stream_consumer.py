@@ -26,7 +26,7 @@ BATCH, IDLE_MILLISECONDS = 100, 20
 EFFECT = "INSERT INTO effects (message_id) VALUES (%s)"
 
 
-class Place(TypedDict):
+class StreamAndEffects(TypedDict):
     """Where a consumer finds its messages, and where its effects are."""
 
     topic: str
@@ -65,7 +65,7 @@ def connect(dsn: str) -> psycopg.Connection[Any]:
 
 def main(text: str) -> None:
     """Handle messages of a stream until killed, or until SIGTERM asks to stop."""
-    place: Place = json.loads(text)
+    place: StreamAndEffects = json.loads(text)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     connection = connect(place["dsn"])

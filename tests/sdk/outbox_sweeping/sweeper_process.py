@@ -25,7 +25,7 @@ from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import FAST, SEN
 SENT_FILE, ERRORS_FILE = "sent", "errors"
 
 
-class Plan(TypedDict):
+class SweeperPlan(TypedDict):
     """What a process does: `at` numbers the call at which `signal_number` comes."""
 
     dsn: str
@@ -41,7 +41,7 @@ class Plan(TypedDict):
 class SignalAtCall(Faults):
     """Sends this process a signal in place of a fault."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SweeperPlan) -> None:
         super().__init__(plan["at"], is_late=plan["is_late"])
         self._number = plan["signal_number"]
 
@@ -56,7 +56,7 @@ class SignalAtCall(Faults):
 
 
 def main(text: str) -> None:
-    plan: Plan = json.loads(text)
+    plan: SweeperPlan = json.loads(text)
     folder, faults = Path(plan["folder"]), SignalAtCall(plan)
 
     def write(batch: Sequence[OutboxMessage]) -> list[SendOutcome]:

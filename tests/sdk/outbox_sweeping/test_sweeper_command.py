@@ -26,7 +26,7 @@ from poisonguard.outbox.sweeping.quarantined_rows_as_failure_reports import (
 from poisonguard.server.http_client import Client
 from poisonguard.sweeper import main
 from poisonweb.embedded.free_ports import free_port
-from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
 from tests.sdk.outbox_sweeping.sweeper_with_recording_publisher import (
     RecordingPublisher,
@@ -68,7 +68,7 @@ def message(message_id: str, body: bytes = b"body", **more: Any) -> OutboxMessag
 
 
 def test_it_sends_reports_and_ends_at_sigterm(
-    outbox: OutboxTables, server: Server, tmp_path: Path
+    outbox: OutboxTables, server: FakeServer, tmp_path: Path
 ) -> None:
     outbox.drop_unique_index()
     outbox.put_many(100)
@@ -161,7 +161,7 @@ def test_wrong_arguments_are_refused_with_a_remedy(
 
 
 def test_reports_wait_while_poisonweb_is_away_and_sending_goes_on(
-    outbox: OutboxTables, server: Server
+    outbox: OutboxTables, server: FakeServer
 ) -> None:
     server.stop()
     outbox.allow_nulls()
@@ -184,7 +184,7 @@ def test_reports_wait_while_poisonweb_is_away_and_sending_goes_on(
 
 
 def test_a_report_that_is_rejected_does_not_hold_up_others(
-    outbox: OutboxTables, server: Server
+    outbox: OutboxTables, server: FakeServer
 ) -> None:
     outbox.allow_nulls()
     rejected, accepted = outbox.put("one", None), outbox.put("two", None)

@@ -20,7 +20,7 @@ import redis
 
 from poisonguard.outbox.publishers.redis_streams import RedisStreamsPublisher
 from tests import preloaded_fork_server
-from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.fake_poisonweb_server import FakeServer
 from tests.sdk.outbox_sweeping import guarded_stream_consumer, sweeper_process
 from tests.sdk.outbox_sweeping.outbox_tables import CLAIMS_END, OutboxTables
 from tests.sdk.outbox_sweeping.sweeper_process import (
@@ -143,7 +143,7 @@ class GuardedStream:
 
 
 @pytest.fixture
-def stream(outbox: OutboxTables, server: Server) -> Iterator[GuardedStream]:
+def stream(outbox: OutboxTables, server: FakeServer) -> Iterator[GuardedStream]:
     stream = GuardedStream(outbox.dsn, server.url)
     yield stream
     stream.close()

@@ -27,7 +27,7 @@ SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKN
 UNSENT = OutcomeKind.UNSENT
 
 
-class Script:
+class ScriptedClient:
     """Stand-in for boto3's client, which plays answers and records the calls.
 
     moto never throttles, fails in part or forgets its own credentials.
@@ -60,15 +60,18 @@ def error(code: str, status: int = 400, message: str = "words") -> ClientError:
     )
 
 
-def publisher(*answers: Any) -> tuple[SqsPublisher, Script]:
-    sqs_publisher, script = SqsPublisher(ADDRESS), Script(*answers)
+def publisher(*answers: Any) -> tuple[SqsPublisher, ScriptedClient]:
+    sqs_publisher, script = SqsPublisher(ADDRESS), ScriptedClient(*answers)
     sqs_publisher._wire._client = script
     return sqs_publisher, script
 
 
-def reader(*answers: Any) -> tuple[SqsDeadLetterReader, Script]:
+def reader(*answers: Any) -> tuple[SqsDeadLetterReader, ScriptedClient]:
     settings = TopicSettings(topic="orders", dead_letter_queue="orders-dlq")
-    sqs_reader, script = SqsDeadLetterReader(ADDRESS, settings), Script({}, *answers)
+    sqs_reader, script = (
+        SqsDeadLetterReader(ADDRESS, settings),
+        ScriptedClient({}, *answers),
+    )
     sqs_reader._wire._client = script
     return sqs_reader, script
 
@@ -175,7 +178,7 @@ def test_each_failure_is_translated_into_its_error(
     failure: Exception, expected: type[Exception]
 ) -> None:
     wire = SqsWire(ADDRESS)
-    wire._client = Script(failure)
+    wire._client = ScriptedClient(failure)
 
     with pytest.raises(Exception) as raised:  # noqa: PT011, its very type is asserted
         wire.call("send_message_batch", about="orders")

@@ -56,7 +56,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     return clock
 
 
-class Ledger:
+class ClaimLedger:
     """Database work that keeps what is recorded, and what is given back."""
 
     def __init__(self) -> None:
@@ -74,12 +74,12 @@ class Ledger:
 
 
 @dataclass(kw_only=True)
-class Stage:
+class EndpointCalls:
     """The calls of one endpoint, outside of their sender."""
 
     calls: CallsUnderWay
     recorder: ResultRecorder
-    ledger: Ledger
+    ledger: ClaimLedger
     tools: SharedSenderResources
 
     async def end(self) -> None:
@@ -115,12 +115,12 @@ def endpoint_at(url: str, **settings: Any) -> Endpoint:
 
 
 def play(
-    act: Callable[[Stage], Awaitable[None]], *, script: Script, **settings: Any
-) -> Stage:
+    act: Callable[[EndpointCalls], Awaitable[None]], *, script: Script, **settings: Any
+) -> EndpointCalls:
     """Act on the calls of an endpoint whose back end follows the script."""
 
-    async def run(endpoint: Endpoint) -> Stage:
-        ledger = Ledger()
+    async def run(endpoint: Endpoint) -> EndpointCalls:
+        ledger = ClaimLedger()
         with ThreadPoolExecutor(1) as errands:
             async with HttpCaller() as caller:
                 tools = SharedSenderResources(
@@ -144,7 +144,7 @@ def play(
                     recorder,
                     on_room=lambda: None,
                 )
-                stage = Stage(
+                stage = EndpointCalls(
                     calls=calls,
                     recorder=recorder,
                     ledger=ledger,
@@ -165,7 +165,9 @@ def ids(these: Sequence[ClaimedDelivery] | Sequence[EndedAttempt]) -> set[uuid.U
     }
 
 
-async def warm_up(stage: Stage, clock: ManualClock, *, concurrency: int) -> None:
+async def warm_up(
+    stage: EndpointCalls, clock: ManualClock, *, concurrency: int
+) -> None:
     """Let as many calls end as open the whole window where they succeed."""
     assert stage.calls.numbers_to_claim() == (1, 0)
     while stage.calls.pace.window < concurrency:
@@ -177,7 +179,7 @@ async def warm_up(stage: Stage, clock: ManualClock, *, concurrency: int) -> None
 def test_more_is_claimed_ahead_once_calls_succeed_at_full_concurrency(
     clock: ManualClock,
 ) -> None:
-    async def act(stage: Stage) -> None:
+    async def act(stage: EndpointCalls) -> None:
         await warm_up(stage, clock, concurrency=2)
         room, ahead = stage.calls.numbers_to_claim()
         assert (room, ahead > 0) == (2, True)
@@ -205,7 +207,7 @@ def test_more_is_claimed_ahead_once_calls_succeed_at_full_concurrency(
 def test_nothing_is_claimed_ahead_of_failures_a_rate_or_the_slow_start(
     clock: ManualClock, script: Script, settings: dict[str, Any]
 ) -> None:
-    async def act(stage: Stage) -> None:
+    async def act(stage: EndpointCalls) -> None:
         await warm_up(stage, clock, concurrency=4)
 
         assert stage.calls.numbers_to_claim()[1] == 0
@@ -213,31 +215,31 @@ def test_nothing_is_claimed_ahead_of_failures_a_rate_or_the_slow_start(
     play(act, script=script, **{"concurrency": 4, **settings})
 
 
-def has_no_more(stage: Stage, _: pytest.MonkeyPatch) -> None:
+def has_no_more(stage: EndpointCalls, _: pytest.MonkeyPatch) -> None:
     stage.calls.claims_ahead = False
 
 
-def is_full(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def is_full(stage: EndpointCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls_and_claims_ahead, "MOST_BYTES_IN_FLIGHT", 0)
 
 
-def is_behind(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def is_behind(stage: EndpointCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_recorder, "MOST_BEHIND", 0)
 
 
-def is_stopping(stage: Stage, _: pytest.MonkeyPatch) -> None:
+def is_stopping(stage: EndpointCalls, _: pytest.MonkeyPatch) -> None:
     stage.calls.stop()
 
 
 @pytest.mark.parametrize("stops", [has_no_more, is_full, is_behind, is_stopping])
 def test_nothing_is_claimed_ahead_of_a_stop_or_beyond_what_can_be_handled(
     clock: ManualClock,
-    stops: Callable[[Stage, pytest.MonkeyPatch], None],
+    stops: Callable[[EndpointCalls, pytest.MonkeyPatch], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(calls_and_claims_ahead, "MOST_AHEAD", 3)
 
-    async def act(stage: Stage) -> None:
+    async def act(stage: EndpointCalls) -> None:
         await warm_up(stage, clock, concurrency=2)
         assert stage.calls.numbers_to_claim()[1] == calls_and_claims_ahead.MOST_AHEAD
 
@@ -249,7 +251,7 @@ def test_nothing_is_claimed_ahead_of_a_stop_or_beyond_what_can_be_handled(
 
 
 def test_an_outage_gives_back_what_was_claimed_ahead() -> None:
-    async def act(stage: Stage) -> None:
+    async def act(stage: EndpointCalls) -> None:
         stage.calls.add(deliveries(20))
         await stage.calls.wait()
 
@@ -260,7 +262,7 @@ def test_an_outage_gives_back_what_was_claimed_ahead() -> None:
 
 
 def test_what_a_stop_leaves_is_given_back_and_what_runs_is_recorded() -> None:
-    async def act(stage: Stage) -> None:
+    async def act(stage: EndpointCalls) -> None:
         stage.calls.add(deliveries(20))
         stage.calls.stop()
 
@@ -278,7 +280,7 @@ def test_what_waits_too_long_for_a_call_to_end_is_given_back(
         assert may_answer.wait(30)
         visit.send(OK)
 
-    async def act(stage: Stage) -> None:
+    async def act(stage: EndpointCalls) -> None:
         stage.calls.add(deliveries(1))
         stage.calls.add(deliveries(2))
         clock.now += calls_and_claims_ahead.LONGEST_WAIT + 0.1

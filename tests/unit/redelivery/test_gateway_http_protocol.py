@@ -24,7 +24,7 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n"
 END = b"GET /end HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
-class Application:
+class ScriptedApplication:
     """Stores requests; answers `soon` with the status and headers that a test sets."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Application:
         self.has_answered = True
 
 
-class Server(uvicorn.Server):
+class GatewayProtocolServer(uvicorn.Server):
     """A server for all tests, each with an application of its own."""
 
     def __init__(self) -> None:
@@ -87,16 +87,16 @@ class Server(uvicorn.Server):
             date_header=False,
         )
         super().__init__(config)
-        self.application = Application()
+        self.application = ScriptedApplication()
 
     async def _call(self, scope: Any, receive: Any, send: Any) -> None:
         await self.application(scope, receive, send)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[tuple[Server, int]]:
+def server() -> Iterator[tuple[GatewayProtocolServer, int]]:
     listener = socket.create_server(("127.0.0.1", 0))
-    server = Server()
+    server = GatewayProtocolServer()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     wait_until(lambda: server.started)
@@ -107,13 +107,13 @@ def server() -> Iterator[tuple[Server, int]]:
 
 
 @pytest.fixture
-def application(server: tuple[Server, int]) -> Application:
-    server[0].application = Application()
+def application(server: tuple[GatewayProtocolServer, int]) -> ScriptedApplication:
+    server[0].application = ScriptedApplication()
     return server[0].application
 
 
 @pytest.fixture
-def port(server: tuple[Server, int]) -> int:
+def port(server: tuple[GatewayProtocolServer, int]) -> int:
     return server[1]
 
 
@@ -181,7 +181,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("request_", REFUSED.values(), ids=list(REFUSED))
 def test_what_is_no_valid_http_is_refused_by_a_problem(
-    application: Application, port: int, request_: bytes
+    application: ScriptedApplication, port: int, request_: bytes
 ) -> None:
     head, _, body = exchange(port, request_).partition(b"\r\n\r\n")
 
@@ -204,7 +204,7 @@ def test_what_is_no_valid_http_is_refused_by_a_problem(
     ids=["blank lines", "a header", "headers", "a chunk's extension", "a trailer"],
 )
 def test_what_has_no_end_is_refused(
-    application: Application,
+    application: ScriptedApplication,
     port: int,
     monkeypatch: pytest.MonkeyPatch,
     beginning: bytes,
@@ -219,7 +219,7 @@ def test_what_has_no_end_is_refused(
     assert application.requests == []
 
 
-def test_a_request_comes_as_it_is(application: Application, port: int) -> None:
+def test_a_request_comes_as_it_is(application: ScriptedApplication, port: int) -> None:
     headers = [
         (b"hOST", b"x"),
         (b"X-Twice", b"1"),
@@ -248,7 +248,7 @@ def test_a_request_comes_as_it_is(application: Application, port: int) -> None:
     [b"GET", b"purge", b"FROB", b"M-SEARCH", b"VERSION-CONTROL", b"!", b"HEAD"],
 )
 def test_any_method_is_taken_whole_or_in_pieces(
-    application: Application, port: int, method: bytes
+    application: ScriptedApplication, port: int, method: bytes
 ) -> None:
     rest = b" /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
@@ -260,7 +260,7 @@ def test_any_method_is_taken_whole_or_in_pieces(
 
 
 def test_each_request_of_a_connection_has_its_own_method(
-    application: Application, port: int
+    application: ScriptedApplication, port: int
 ) -> None:
     methods = [b"GET", b"purge", b"PUT"]
 
@@ -272,7 +272,7 @@ def test_each_request_of_a_connection_has_its_own_method(
 
 
 def test_a_line_end_behind_a_body_is_ignored(
-    application: Application, port: int
+    application: ScriptedApplication, port: int
 ) -> None:
     body = b"Content-Length: 1\r\n\r\na\r\n"
 
@@ -283,7 +283,9 @@ def test_a_line_end_behind_a_body_is_ignored(
     assert [request["path"] for request in application.requests] == [b"/a", b"/end"]
 
 
-def test_headers_behind_a_body_are_ignored(application: Application, port: int) -> None:
+def test_headers_behind_a_body_are_ignored(
+    application: ScriptedApplication, port: int
+) -> None:
     body = b"\r\n3;x=y\r\nabc\r\n0\r\nX-Poisonweb-Key: k\r\n\r\n"
 
     exchange(port, POST + b"Connection: close\r\n" + CHUNKED + body)
@@ -294,7 +296,9 @@ def test_headers_behind_a_body_are_ignored(application: Application, port: int) 
     assert request["body"] == b"abc"
 
 
-def test_a_request_may_come_byte_by_byte(application: Application, port: int) -> None:
+def test_a_request_may_come_byte_by_byte(
+    application: ScriptedApplication, port: int
+) -> None:
     request = POST + b"Connection: close\r\nContent-Length: 2\r\n\r\nab"
 
     exchange(port, *(bytes([byte]) for byte in request))
@@ -302,7 +306,9 @@ def test_a_request_may_come_byte_by_byte(application: Application, port: int) ->
     assert [each["body"] for each in application.requests] == [b"ab"]
 
 
-def test_an_answer_is_written_as_it_is(application: Application, port: int) -> None:
+def test_an_answer_is_written_as_it_is(
+    application: ScriptedApplication, port: int
+) -> None:
     application.headers = [(b"X-CASE", b"\xff"), (b"x-case", b"2"), (b"Empty", b"")]
 
     answer = exchange(port, END)
@@ -315,7 +321,7 @@ def test_an_answer_is_written_as_it_is(application: Application, port: int) -> N
 
 
 def test_an_answer_of_known_length_leaves_its_connection_open(
-    application: Application, port: int
+    application: ScriptedApplication, port: int
 ) -> None:
     application.headers = [(b"Content-Length", b"4")]
 
@@ -331,7 +337,7 @@ def test_an_answer_of_known_length_leaves_its_connection_open(
     ("method", "status"), [(b"HEAD", 200), (b"GET", 204), (b"GET", 304)]
 )
 def test_an_answer_without_a_body_has_none(
-    application: Application, port: int, method: bytes, status: int
+    application: ScriptedApplication, port: int, method: bytes, status: int
 ) -> None:
     application.status = HTTPStatus(status)
     application.headers = [(b"content-length", b"4")]
@@ -347,7 +353,7 @@ def test_an_answer_without_a_body_has_none(
 
 
 def test_the_end_of_the_connection_ends_an_answer_of_http_1_0(
-    application: Application, port: int
+    application: ScriptedApplication, port: int
 ) -> None:
     answer = exchange(port, b"GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
 
@@ -355,7 +361,7 @@ def test_the_end_of_the_connection_ends_an_answer_of_http_1_0(
 
 
 def test_a_status_without_a_name_is_passed_on(
-    application: Application, port: int
+    application: ScriptedApplication, port: int
 ) -> None:
     application.status = 799  # type: ignore[assignment] # a back end may say so
 
@@ -363,7 +369,7 @@ def test_a_status_without_a_name_is_passed_on(
 
 
 def test_a_request_that_waits_for_permission_gets_it(
-    application: Application, port: int
+    application: ScriptedApplication, port: int
 ) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
         line.sendall(POST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
@@ -373,7 +379,9 @@ def test_a_request_that_waits_for_permission_gets_it(
     assert [request["body"] for request in application.requests] == [b"ab"]
 
 
-def test_http_1_0_knows_no_permission(application: Application, port: int) -> None:
+def test_http_1_0_knows_no_permission(
+    application: ScriptedApplication, port: int
+) -> None:
     head = b"POST /a HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
 
     assert exchange(port, head, b"ab").startswith(b"HTTP/1.1 200 OK\r\n")
@@ -391,7 +399,7 @@ def test_http_1_0_knows_no_permission(application: Application, port: int) -> No
     ids=["none", "of a length", "in packets", "in a chunk", "in chunks and packets"],
 )
 def test_a_request_that_offers_another_protocol_is_taken_as_any_other(
-    application: Application, port: int, body: tuple[bytes, ...]
+    application: ScriptedApplication, port: int, body: tuple[bytes, ...]
 ) -> None:
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
 
@@ -411,7 +419,7 @@ def test_a_request_that_offers_another_protocol_is_taken_as_any_other(
 
 
 def test_a_request_that_does_not_wait_for_the_answer_before_is_not_taken(
-    application: Application, port: int
+    application: ScriptedApplication, port: int
 ) -> None:
     many = b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % n for n in range(2_000))
 
@@ -428,7 +436,7 @@ def test_a_request_that_does_not_wait_for_the_answer_before_is_not_taken(
     [(b"a", b"b\r\nSet-Cookie: c"), (b"a: b", b"c"), (b"a", b"b\0"), (b"a\r\n", b"b")],
 )
 def test_an_answer_with_a_header_that_is_none_is_not_written(
-    application: Application, port: int, header: tuple[bytes, bytes]
+    application: ScriptedApplication, port: int, header: tuple[bytes, bytes]
 ) -> None:
     application.headers = [header]
 
@@ -440,7 +448,7 @@ def test_an_answer_with_a_header_that_is_none_is_not_written(
 
 @pytest.mark.parametrize("length", [b"3", b"5"])
 def test_an_answer_that_is_not_as_long_as_it_says_ends_its_connection(
-    application: Application,
+    application: ScriptedApplication,
     port: int,
     length: bytes,
     caplog: pytest.LogCaptureFixture,
@@ -455,7 +463,7 @@ def test_an_answer_that_is_not_as_long_as_it_says_ends_its_connection(
 
 @pytest.mark.parametrize("length", [b"1", b"2"], ids=["whole", "half"])
 def test_a_body_behind_its_answer_keeps_no_connection_open(
-    application: Application,
+    application: ScriptedApplication,
     port: int,
     monkeypatch: pytest.MonkeyPatch,
     length: bytes,
@@ -475,8 +483,8 @@ def test_a_body_behind_its_answer_keeps_no_connection_open(
 
 
 def test_a_caller_that_takes_nothing_of_its_answer_loses_its_connection(
-    server: tuple[Server, int],
-    application: Application,
+    server: tuple[GatewayProtocolServer, int],
+    application: ScriptedApplication,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gateway_http_protocol, "SLOW_READER_SECONDS", 0.3)
@@ -490,8 +498,8 @@ def test_a_caller_that_takes_nothing_of_its_answer_loses_its_connection(
 
 
 def test_a_refused_caller_that_hangs_up_causes_no_error(
-    server: tuple[Server, int],
-    application: Application,
+    server: tuple[GatewayProtocolServer, int],
+    application: ScriptedApplication,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     connections = server[0].server_state.connections
@@ -508,7 +516,7 @@ def test_a_refused_caller_that_hangs_up_causes_no_error(
 
 
 def test_what_follows_a_request_and_is_no_http_ends_the_connection_behind_its_answer(
-    application: Application, port: int
+    application: ScriptedApplication, port: int
 ) -> None:
     application.may_answer.clear()
     with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
@@ -528,7 +536,7 @@ def test_what_follows_a_request_and_is_no_http_ends_the_connection_behind_its_an
 
 
 def test_a_body_that_is_no_http_is_answered_once(
-    application: Application, port: int, caplog: pytest.LogCaptureFixture
+    application: ScriptedApplication, port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     application.reads_first = False
     application.may_answer.clear()
@@ -549,7 +557,7 @@ def test_a_body_that_is_no_http_is_answered_once(
 
 
 def test_an_answer_that_is_under_way_gives_no_permission(
-    application: Application, port: int
+    application: ScriptedApplication, port: int
 ) -> None:
     application.reads_first = False
 

@@ -18,7 +18,7 @@ from poisonweb.sample.consumer import MessageHandler, SampleConsumer
 from poisonweb.sample.consumers_and_their_topics import BILLING, SampleSubscription
 from poisonweb.sample.event_ledger import Ledger
 from poisonweb.sample.guards import Guards
-from tests.sdk.fake_poisonweb_server import KEY, Server, running
+from tests.sdk.fake_poisonweb_server import KEY, FakeServer, running
 from tests.unit.sample.settled_redis_topic_helper import is_settled
 from tests.waiting import wait_until
 
@@ -49,13 +49,13 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server() -> Iterator[FakeServer]:
     with running() as server:
         yield server
 
 
 @pytest.fixture
-def port(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+def port(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Give the port of a Poisonweb that takes the key in `tmp_path`."""
     (tmp_path / "sample-api-key").write_text(KEY)
     monkeypatch.setenv("POISONGUARD_JOURNAL", str(tmp_path / "sample-journal"))

@@ -19,7 +19,7 @@ from poisonweb.sample.event_ledger import (
     tally,
 )
 from poisonweb.sample.guards import Guards
-from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.fake_poisonweb_server import FakeServer
 from tests.unit.sample.conftest import Consume
 from tests.waiting import wait_until
 
@@ -66,7 +66,7 @@ def whats(ledger: Ledger) -> list[What]:
     return [line.what for line in read(ledger.path)]
 
 
-def reports(server: Server) -> list[dict[str, Any]]:
+def reports(server: FakeServer) -> list[dict[str, Any]]:
     return list(server.reports.failures.values())
 
 
@@ -79,7 +79,7 @@ def hand_out(redis: Redis, body: str) -> bytes:
 
 
 def test_a_failure_is_reported_whole(
-    redis: Redis, server: Server, ledger: Ledger, consume: Consume
+    redis: Redis, server: FakeServer, ledger: Ledger, consume: Consume
 ) -> None:
     fields: dict[Any, Any] = {"body": b"\xff\x00", "a": "1", "b": ""}
     bookmark: Any = redis.xadd(OF.topic, fields)
@@ -108,7 +108,7 @@ def test_a_failure_is_reported_whole(
 
 
 def test_a_handled_message_needs_no_line(
-    redis: Redis, server: Server, ledger: Ledger, consume: Consume
+    redis: Redis, server: FakeServer, ledger: Ledger, consume: Consume
 ) -> None:
     redis.xadd(OF.topic, {"body": "good"})
 
@@ -118,7 +118,7 @@ def test_a_handled_message_needs_no_line(
 
 
 def test_what_is_done_is_counted(
-    redis: Redis, server: Server, consume: Consume
+    redis: Redis, server: FakeServer, consume: Consume
 ) -> None:
     for body in ("bad", "good", "better"):
         redis.xadd(OF.topic, {"body": body})
@@ -130,7 +130,7 @@ def test_what_is_done_is_counted(
 
 
 def test_a_time_out_is_tried_again(
-    redis: Redis, server: Server, ledger: Ledger, consume: Consume
+    redis: Redis, server: FakeServer, ledger: Ledger, consume: Consume
 ) -> None:
     redis.xadd(OF.topic, {"body": "slow"})
     handler = Fails(TimeoutError(), TimeoutError())
@@ -144,7 +144,7 @@ def test_a_time_out_is_tried_again(
 
 
 def test_the_third_time_out_exhausts(
-    redis: Redis, server: Server, consume: Consume
+    redis: Redis, server: FakeServer, consume: Consume
 ) -> None:
     redis.xadd(OF.topic, {"body": "slow"})
 
@@ -155,7 +155,7 @@ def test_the_third_time_out_exhausts(
 
 
 def test_a_redriven_message_that_fails_is_known_to_be_the_same(
-    redis: Redis, server: Server, ledger: Ledger, consume: Consume
+    redis: Redis, server: FakeServer, ledger: Ledger, consume: Consume
 ) -> None:
     redis.xadd(OF.topic, {"body": "bad", "x-poisonweb-redrive": REDRIVE})
 
@@ -168,7 +168,7 @@ def test_a_redriven_message_that_fails_is_known_to_be_the_same(
 
 
 def test_a_redriven_message_that_is_handled_is_noted_and_confirmed(
-    redis: Redis, server: Server, ledger: Ledger, consume: Consume
+    redis: Redis, server: FakeServer, ledger: Ledger, consume: Consume
 ) -> None:
     redis.xadd(OF.topic, {"body": "good", "x-poisonweb-redrive": REDRIVE})
 
@@ -203,7 +203,7 @@ def test_a_deleted_entry_is_settled(redis: Redis, consume: Consume) -> None:
 
 
 def test_a_message_that_cannot_be_reported_stays_pending_and_is_read_again(
-    redis: Redis, server: Server, consume: Consume, monkeypatch: pytest.MonkeyPatch
+    redis: Redis, server: FakeServer, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POISONGUARD_HOLD_FOR", "0.1")
     answers = ["not now", "nor now"]
@@ -219,7 +219,7 @@ def test_a_message_that_cannot_be_reported_stays_pending_and_is_read_again(
 
 
 def test_waits_for_a_poisonweb_that_is_away(
-    redis: Redis, server: Server, consume: Consume
+    redis: Redis, server: FakeServer, consume: Consume
 ) -> None:
     redis.xadd(OF.topic, {"body": "bad"})
     server.stop()
@@ -233,7 +233,7 @@ def test_waits_for_a_poisonweb_that_is_away(
 
 
 def test_each_release_of_the_handler_has_its_own_guard(
-    redis: Redis, server: Server, consume: Consume
+    redis: Redis, server: FakeServer, consume: Consume
 ) -> None:
     for body in ("bad", "good", "worse"):
         redis.xadd(OF.topic, {"body": body})
@@ -246,7 +246,7 @@ def test_each_release_of_the_handler_has_its_own_guard(
 
 
 def test_a_message_does_not_fail_when_the_ledger_cannot_be_written(
-    redis: Redis, server: Server, guards: Guards, tmp_path: Path
+    redis: Redis, server: FakeServer, guards: Guards, tmp_path: Path
 ) -> None:
     redis.xadd(OF.topic, {"body": "good", "x-poisonweb-redrive": REDRIVE})
     lost = Ledger(tmp_path / "lost")
@@ -266,7 +266,7 @@ def test_a_message_does_not_fail_when_the_ledger_cannot_be_written(
 
 
 def test_a_guard_reads_the_key_that_is_there_now(
-    redis: Redis, server: Server, consume: Consume, tmp_path: Path
+    redis: Redis, server: FakeServer, consume: Consume, tmp_path: Path
 ) -> None:
     key = tmp_path / "sample-api-key"
     right = key.read_text()

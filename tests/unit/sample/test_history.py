@@ -38,7 +38,7 @@ from poisonweb.sample.history.traffic_streams_and_faults import (
     Fate,
     TrafficStream,
 )
-from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.fake_poisonweb_server import FakeServer
 from tests.unit.sample.conftest import Consume
 
 pytestmark = pytest.mark.together
@@ -349,7 +349,7 @@ def test_todays_failures_belong_to_the_same_problems_as_those_of_the_history(
     subscription: SampleSubscription,
     fault: FailureMode,
     redis: Redis,
-    server: Server,
+    server: FakeServer,
     consume: Consume,
 ) -> None:
     then = next(p for p in poisons() if p.fault is fault)

@@ -18,7 +18,7 @@ from redis import Redis
 
 from poisonweb.sample.event_ledger import Tally, read, tally
 from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS
-from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.fake_poisonweb_server import FakeServer
 from tests.unit.sample.settled_redis_topic_helper import is_settled
 from tests.waiting import wait_until
 
@@ -63,13 +63,13 @@ def has_sent_more_than(number: int, redis: Redis) -> bool:
     return number_of(redis) > number
 
 
-def poisoned(server: Server, topic: str) -> list[str]:
+def poisoned(server: FakeServer, topic: str) -> list[str]:
     failures = list(server.reports.failures.values())
     return [report["bookmark"] for report in failures if report["topic"] == topic]
 
 
 def test_kills_lose_nothing_and_the_ledger_stays_true(
-    start: Start, redis: Redis, server: Server, tmp_path: Path
+    start: Start, redis: Redis, server: FakeServer, tmp_path: Path
 ) -> None:
     for _ in range(KILLS):
         process = start("--rate", "1000", "--release-after", "3600")
@@ -105,7 +105,7 @@ def test_ends_when_asked_before_a_supervisor_would_kill_it(
 
 
 def test_sigusr1_ends_the_producing_only(
-    start: Start, redis: Redis, server: Server
+    start: Start, redis: Redis, server: FakeServer
 ) -> None:
     process = start("--rate", "100")
     wait_until(lambda: len(poisoned(server, ORDERS)) > 0)
@@ -120,7 +120,7 @@ def test_sigusr1_ends_the_producing_only(
 
 
 def test_goes_on_when_redis_lost_its_mind(
-    start: Start, redis: Redis, server: Server
+    start: Start, redis: Redis, server: FakeServer
 ) -> None:
     process = start("--rate", "100")
     wait_until(lambda: len(poisoned(server, ORDERS)) > 0)
@@ -134,7 +134,7 @@ def test_goes_on_when_redis_lost_its_mind(
 
 
 def test_goes_on_when_poisonweb_comes_back(
-    start: Start, redis: Redis, server: Server
+    start: Start, redis: Redis, server: FakeServer
 ) -> None:
     process = start("--rate", "100")
     wait_until(lambda: len(poisoned(server, ORDERS)) > 0)
@@ -149,7 +149,7 @@ def test_goes_on_when_poisonweb_comes_back(
 
 
 def test_all_parts_stop_when_one_of_them_fails(
-    start: Start, server: Server, tmp_path: Path
+    start: Start, server: FakeServer, tmp_path: Path
 ) -> None:
     process = start("--rate", "100")
     wait_until(lambda: len(poisoned(server, ORDERS)) > 0)

@@ -18,7 +18,7 @@ from poisonweb.embedded import process_control, process_plan
 from poisonweb.sample import producer_messages
 from poisonweb.sample.consumers_and_their_topics import DISPATCH as OF
 from poisonweb.sample.event_ledger import Tally, What, read, tally
-from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.fake_poisonweb_server import FakeServer
 from tests.unit.sample.settled_redis_topic_helper import is_settled
 from tests.waiting import wait_until
 
@@ -69,7 +69,7 @@ def consumer_of(supervisor: subprocess.Popen[bytes]) -> int | None:
 
 
 def test_a_shipment_that_kills_is_poison_after_two_deaths(
-    start: Start, redis: Redis, server: Server, tmp_path: Path
+    start: Start, redis: Redis, server: FakeServer, tmp_path: Path
 ) -> None:
     send(redis, GOOD, DEADLY, GOOD)
 
@@ -87,7 +87,7 @@ def test_a_shipment_that_kills_is_poison_after_two_deaths(
 
 
 def test_one_that_kills_again_after_a_requeue_comes_back(
-    start: Start, redis: Redis, server: Server, tmp_path: Path
+    start: Start, redis: Redis, server: FakeServer, tmp_path: Path
 ) -> None:
     send(redis, DEADLY, redrive=REDRIVE)
 

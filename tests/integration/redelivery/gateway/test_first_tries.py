@@ -69,7 +69,7 @@ def receive_all_but_the_end(sock: socket.socket) -> None:
         count += piece.count(b"x")
 
 
-class Gate:
+class GatedScript:
     """A script that answers once it is opened."""
 
     def __init__(self, answer: bytes) -> None:
@@ -93,7 +93,7 @@ def hang(visit: Visit, _: bytes) -> object:
 def test_a_first_try_goes_on_though_the_server_cancels_its_tasks(
     gateway: Gateway,
 ) -> None:
-    gate = Gate(ok(b"at last"))
+    gate = GatedScript(ok(b"at last"))
     answers = list[Answer]()
     with endpoint_of(gate) as (endpoint, back_end):
         caller = threading.Thread(
@@ -273,7 +273,7 @@ def test_what_broke_may_have_arrived_and_is_repeated_only_if_it_may(
 def test_a_back_end_that_is_not_there_failed_and_a_time_out_is_unknown(
     gateway: Gateway,
 ) -> None:
-    gate = Gate(ok(b"late"))
+    gate = GatedScript(ok(b"late"))
     with endpoint_of(gate, attempt_timeout=2.0) as (endpoint, _):
         late = gateway.call(f"/gateway/{endpoint}/")
         gate.open()
@@ -289,7 +289,7 @@ def test_a_back_end_that_is_not_there_failed_and_a_time_out_is_unknown(
 
 
 def test_a_first_try_goes_on_when_its_caller_hangs_up(gateway: Gateway) -> None:
-    gate = Gate(ok(status=b"503 Down"))
+    gate = GatedScript(ok(status=b"503 Down"))
     with endpoint_of(gate) as (endpoint, server):
         head = f"POST /gateway/{endpoint}/ HTTP/1.1\nHost: x\nX-Poisonweb-Key: KEY\n"
         sock = gateway.open(head + "Content-Length: 1\n\n", b"1")
@@ -373,7 +373,7 @@ def test_an_open_breaker_costs_one_probe_and_a_success_closes_it(
 def test_an_endpoint_is_called_by_its_number_at_once_and_the_rest_is_stored(
     gateway: Gateway,
 ) -> None:
-    gate = Gate(ok())
+    gate = GatedScript(ok())
     limits: dict[str, Any] = {
         "concurrency": 1,
         "attempt_timeout": 60,
@@ -442,7 +442,7 @@ def test_a_stop_stores_what_back_ends_have_not_answered(
 def test_an_answer_that_breaks_off_after_its_caller_left_is_stored(
     gateway: Gateway,
 ) -> None:
-    half = Gate(b"")
+    half = GatedScript(b"")
 
     def script(visit: Visit, request: bytes) -> object:
         visit.send(HALF_AN_ANSWER)
