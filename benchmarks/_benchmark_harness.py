@@ -137,6 +137,14 @@ def seconds(
     return clock() - began
 
 
+def resident_megabytes(name: str = "VmRSS") -> float:
+    """Return the resident memory of this process, or its peak (`VmHWM`), in MB."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise LookupError(name)
+
+
 def p99(values: Sequence[float]) -> float:
     """Return the 99th percentile of the values."""
     return statistics.quantiles(values, n=100)[-1]

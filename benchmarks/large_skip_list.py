@@ -24,7 +24,14 @@ from typing import Any
 
 import urllib3
 
-from benchmarks._benchmark_harness import ROUNDS, api_key, product, seconds, web
+from benchmarks._benchmark_harness import (
+    ROUNDS,
+    api_key,
+    product,
+    resident_megabytes,
+    seconds,
+    web,
+)
 
 SKIPS = 100_000
 PROCESSES = 20
@@ -107,11 +114,12 @@ def consume(url: str) -> dict[str, float]:
             api_key=os.environ["BENCH_KEY"],
             journal=folder,
         )
-        before, began, at = _resident(), time.process_time(), time.perf_counter()
+        before = resident_megabytes()
+        began, at = time.process_time(), time.perf_counter()
         guard.start()
         took = time.process_time() - began
         waited = time.perf_counter() - at
-        after, peak = _resident(), _resident("VmHWM")
+        after, peak = resident_megabytes(), resident_megabytes("VmHWM")
         number = len(guard.skips)
         guard.close(timeout=0)
     if number != SKIPS:
@@ -123,14 +131,6 @@ def parse(file: str) -> dict[str, float]:
     """Parse the old form of a skip list; return the processor time."""
     text = Path(file).read_text()
     return {"cpu": seconds(lambda: json.loads(text), clock=time.process_time)}
-
-
-def _resident(name: str = "VmRSS") -> float:
-    """Return the resident memory of this process, or its peak, in megabytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024 / MEGABYTE
-    raise LookupError(name)
 
 
 ROLES = {"consume": consume, "parse": parse}

