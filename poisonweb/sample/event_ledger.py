@@ -2,7 +2,8 @@
 
 A line about a message is written before the guard or the server learns of the result. A
 process that is killed in between handles the message again and writes another line, so
-the last line about a message is valid. Several processes write to one ledger.
+the last line about a message is valid: except that a new release may handle what the
+server learned of in the moment before the kill. Several processes write to one ledger.
 """
 
 from __future__ import annotations
