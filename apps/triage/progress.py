@@ -11,7 +11,7 @@ from apps.poison.models import ItemWindow
 from apps.poison.states import RedriveOutcome
 from apps.team.rights import Principal
 from apps.triage.models import Operation
-from apps.triage.operation_states import UNFINISHED, ItemState
+from apps.triage.operation_states import ItemState, OperationState
 
 # An item in one of these standings still needs work.
 PENDING = (ItemState.WAITING, RedriveOutcome.SENDING, RedriveOutcome.UNKNOWN)
@@ -60,7 +60,7 @@ class ItemTally:
 class Pace:
     """How fast an operation is, in items a second so far, and what that predicts.
 
-    Each is None while it is unknown; `remaining` also of an operation that has ended.
+    Each is None while it is unknown; `remaining` also unless the operation goes on.
     """
 
     rate: float | None = None
@@ -68,15 +68,20 @@ class Pace:
 
 
 def pace_of(operation: Operation, tally: ItemTally, *, now: datetime) -> Pace:
-    """Return how fast an operation works, and the time it still needs."""
+    """Return how fast an operation works, and the time it still needs.
+
+    Its limit predicts that, if it has one: the speed so far counts pauses, too, and
+    what another limit allowed.
+    """
     began, ended = operation.confirmed_at, operation.finished_at or now
     seconds = (ended - began).total_seconds() if began else 0.0
     if not tally.finished or seconds <= 0:
         return Pace()
     rate = tally.finished / seconds
-    if operation.state not in UNFINISHED:
+    if operation.state not in {OperationState.QUEUED, OperationState.RUNNING}:
         return Pace(rate=rate)
-    remaining = timedelta(seconds=(tally.acts_on - tally.finished) / rate)
+    seconds = (tally.acts_on - tally.finished) / (operation.rate or rate)
+    remaining = timedelta(seconds=seconds)
     return Pace(
         rate=rate, remaining=remaining if remaining < LONGEST_ESTIMATE else None
     )

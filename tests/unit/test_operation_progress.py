@@ -19,7 +19,7 @@ def tally(**counts: int) -> ItemTally:
 
 
 def operation(
-    state: OperationState = OperationState.RUNNING, **values: datetime
+    state: OperationState = OperationState.RUNNING, **values: datetime | int
 ) -> Operation:
     return Operation(state=state.value, **{"confirmed_at": NOON, **values})
 
@@ -38,6 +38,24 @@ def test_an_operation_that_ended_has_a_rate_and_nothing_left() -> None:
     pace = pace_of(done, tally(sent=20), now=NOON + timedelta(days=1))
 
     assert pace == Pace(rate=2.0, remaining=None)
+
+
+@pytest.mark.parametrize("state", [OperationState.PAUSED, OperationState.CANCELLING])
+def test_what_does_not_go_on_has_no_time_left(state: OperationState) -> None:
+    items = tally(sent=20, waiting=60)
+
+    pace = pace_of(operation(state), items, now=NOON + timedelta(seconds=10))
+
+    assert pace == Pace(rate=2.0, remaining=None)
+
+
+def test_the_rest_takes_as_long_as_the_limit_in_force_predicts() -> None:
+    items = tally(sent=20, waiting=60)
+
+    # It was paused for most of the hour.
+    pace = pace_of(operation(rate=5), items, now=NOON + timedelta(hours=1))
+
+    assert pace.remaining == timedelta(seconds=12)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from apps.triage.services.pacing import HIGHEST_RATE
 from apps.triage.services.previews import SendLimits
 
 RAMP_FIELDS = frozenset({"steps", "asks", "confirmed", "came_back", "wait"})
+RATES = f"give a whole number from 1 to {HIGHEST_RATE:,}, or none for no limit"
 STEPS = {"pause": PAUSE, "resume": RESUME, "cancel": CANCEL}
 
 
@@ -44,7 +45,12 @@ class ControlForm(forms.Form):
 class RateForm(forms.Form):
     """How many messages a second at most; empty for no limit."""
 
-    rate = forms.IntegerField(required=False, min_value=1, max_value=HIGHEST_RATE)
+    rate = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=HIGHEST_RATE,
+        error_messages=dict.fromkeys(("invalid", "min_value", "max_value"), RATES),
+    )
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
@@ -58,7 +64,10 @@ class RateForm(forms.Form):
 
 
 class SendLimitsForm(RateForm):
-    """The rate and the ramp of a preview; without `ramped`, there is no ramp."""
+    """The rate and the ramp of a preview; without `ramped`, there is no ramp.
+
+    What it was filled with first comes from `shown_limits`.
+    """
 
     ramped = forms.BooleanField(required=False)
     steps = forms.CharField(required=False, max_length=200)
@@ -69,14 +78,14 @@ class SendLimitsForm(RateForm):
     came_back = forms.IntegerField(required=False, min_value=0, max_value=100)
     wait = forms.IntegerField(required=False, min_value=1)
 
-    @property
-    def limits(self) -> SendLimits:
-        """Return the rate and ramp in an operation's form.
+    def limits(self, operation: Operation) -> SendLimits:
+        """Return the rate and ramp in the form of an operation's preview.
 
-        Raises Invalid for a wrong ramp.
+        Raises Invalid for a wrong ramp, and for one that is filled in but not chosen.
         """
         values = self.cleaned_data
         if not values["ramped"]:
+            self._require_unchanged_ramp(operation)
             return SendLimits(rate=values["rate"])
         usual = Ramp()
         confirmed = values["confirmed"] or usual.confirmed
@@ -87,6 +96,22 @@ class SendLimitsForm(RateForm):
             wait=values["wait"] or usual.wait,
         )
         return SendLimits(rate=values["rate"], ramp=ramp)
+
+    def _require_unchanged_ramp(self, operation: Operation) -> None:
+        """Raise Invalid if a person changed the ramp, but did not say to use it.
+
+        Else all messages would be sent at once. Who unticks a ramp may leave its steps.
+        """
+        shown = shown_limits(None, operation)
+        # What the page asks for is no sign: where only one is possible, it says so.
+        changed = {
+            name
+            for name in (RAMP_FIELDS - {"asks"}) & self.data.keys()
+            if self.data[name].strip() != str(shown[name])
+        }
+        if changed and not shown["ramped"]:
+            remedy = 'tick "Send a few first" to use these, or leave them as they were'
+            raise Invalid("steps", remedy)
 
 
 def _parse_steps(text: str) -> tuple[int, ...]:

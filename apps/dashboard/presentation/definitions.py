@@ -99,6 +99,9 @@ OPERATIONS = {
         " are in neither number",
     ),
     "waiting": Definition("Waiting", "these messages were not sent to a broker yet"),
+    "untouched": Definition(
+        "Untouched", "the operation was cancelled before it acted on these messages"
+    ),
     "sending": Definition("Sending", "messages on their way to the broker now"),
     "unknown": Definition(
         "Unknown",

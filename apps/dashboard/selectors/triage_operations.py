@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -29,6 +29,8 @@ from apps.triage.progress import ItemTally, all_counts, counts_of
 
 MOST_LISTED = 200
 LONGEST_SEARCH = 200
+# What waits in an operation that was cancelled will not be acted on.
+UNTOUCHED = "untouched"
 ALWAYS_SHOWN = {
     Verb.REDRIVE: (
         ItemState.WAITING,
@@ -106,9 +108,8 @@ class OperationStatus:
         Some standings are listed even with 0.
         """
         always = ALWAYS_SHOWN[Verb(self.operation.verb)]
-        labels = GIVEN_BACK if self._gives_back else {}
         return [
-            (standing, labels.get(standing, standing), number)
+            (standing, self._labels.get(standing, standing), number)
             for standing, number in self.tally.counts.items()
             if number or standing in always
         ]
@@ -116,9 +117,20 @@ class OperationStatus:
     @property
     def nonzero_counts(self) -> list[tuple[str, int]]:
         """Count the operation's items by label of their state, without those of 0."""
-        labels = GIVEN_BACK if self._gives_back else {}
         pairs = self.tally.counts.items()
-        return [(labels.get(state, state), number) for state, number in pairs if number]
+        return [
+            (self._labels.get(state, state), number)
+            for state, number in pairs
+            if number
+        ]
+
+    @property
+    def _labels(self) -> Mapping[str, str]:
+        """Return the labels of standings that have others in this operation."""
+        given_back = GIVEN_BACK if self._gives_back else {}
+        if self.operation.state != OperationState.CANCELLED:
+            return given_back
+        return {**given_back, ItemState.WAITING: UNTOUCHED}
 
     @property
     def _gives_back(self) -> bool:

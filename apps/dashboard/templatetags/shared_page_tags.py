@@ -30,7 +30,7 @@ from apps.dashboard.selectors.triage_operations import OperationStatus
 from apps.poison.models import Poison
 from apps.poison.query_language import Query, Term
 from apps.triage.models import Operation
-from apps.triage.operation_states import ItemKindName, Verb
+from apps.triage.operation_states import ItemKindName, OperationState, Verb
 
 register = template.Library()
 register.filter(app_frames)
@@ -76,6 +76,7 @@ PILLS |= {
     "none": ("None", "○", ""),
     # Of redrives and items.
     "waiting": ("Waiting", "○", ""),
+    "untouched": ("Untouched", "○", ""),
     "sending": ("Sending", "→", "info"),
     "unknown": ("Unknown", "?", "warn"),
     "moved": ("Moved", "⇥", "info"),
@@ -243,6 +244,12 @@ def operation_label(row: OperationStatus) -> str:
         return f"{VERBS[verb]} what operation {row.operation.undo_of_id} dropped"
     words = VERBS if row.is_running else PAST_VERBS
     return _deed(words[verb], count_noun(row.messages, NOUNS[row.operation.kind]))
+
+
+@register.filter
+def paused_number(operations: Sequence[Operation]) -> int:
+    """Count the operations of these that are paused."""
+    return sum(each.state == OperationState.PAUSED for each in operations)
 
 
 @register.filter

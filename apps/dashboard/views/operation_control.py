@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 from django.shortcuts import redirect
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_http_methods, require_POST
 
 from apps.core import clock
+from apps.core.errors import Invalid
 from apps.dashboard.decorators import SignedIn, needs
 from apps.dashboard.forms.operation_control import ControlForm, RateForm
+from apps.dashboard.views.triage_operations import operation_page
 from apps.team.rights import Scope
 from apps.triage import operation_enqueueing
 from apps.triage.services import control
@@ -32,14 +34,19 @@ def change_state(request: SignedIn, operation_id: int) -> HttpResponse:
     return redirect("operation", operation_id)
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def set_rate(request: SignedIn, operation_id: int) -> HttpResponse:
     """Answer the form that sets how many messages a second an operation sends.
 
-    Redirects to the operation's page.
+    Redirects to the operation's page, or shows it with what is wrong.
     """
-    form = RateForm.read(request.POST)
+    if request.method != "POST":
+        return redirect("operation", operation_id)  # a reload of the page of a refusal
+    try:
+        form = RateForm.read(request.POST)
+    except Invalid as wrong:
+        return operation_page(request, operation_id, wrong_rate=wrong)
     control.set_rate(
         operation_id=operation_id,
         rate=form.cleaned_data["rate"],

@@ -138,6 +138,13 @@ def confirm(request: SignedIn) -> HttpResponse:
 @needs(Scope.OPERATIONS_READ)
 def detail(request: SignedIn, operation_id: int) -> HttpResponse:
     """Show the page of an operation, with its progress."""
+    return operation_page(request, operation_id)
+
+
+def operation_page(
+    request: SignedIn, operation_id: int, *, wrong_rate: Invalid | None = None
+) -> HttpResponse:
+    """Render the page of an operation, and what is wrong with the posted rate."""
     now = clock.now()
     progress = operation_progress.progress(
         operation_id, request.user.principal, now=now
@@ -145,10 +152,13 @@ def detail(request: SignedIn, operation_id: int) -> HttpResponse:
     context = {
         "progress": progress,
         "operation": progress.operation,
+        "wrong_rate": wrong_rate,
+        "posted_rate": request.POST.get("rate", ""),
         "curl": api_calls_as_curl.get(request, f"/api/v1/operations/{operation_id}"),
     }
     live = "operations/_live_progress.html"
-    return show(request, "operations/detail.html", context, live=live)
+    status = 422 if wrong_rate else 200
+    return show(request, "operations/detail.html", context, live=live, status=status)
 
 
 @require_POST
@@ -180,7 +190,7 @@ def _limits(operation: Operation, form: DecisionForm) -> SendLimits | None:
     Of an operation on deliveries only the rate, and None for one without a rate.
     """
     if operation.verb == Verb.REDRIVE:
-        return form.limits
+        return form.limits(operation)
     if operation.may_have_a_rate and not operation.is_about_poisons:
         return SendLimits(rate=form.cleaned_data["rate"])
     return None
@@ -203,7 +213,7 @@ def _look_again(
     new_preview = operation_enqueueing.preview_again(
         operation=detail.operation,
         route=form.route,
-        limits=form.limits,
+        limits=form.limits(detail.operation),
         reason=form.cleaned_data["reason"],
         principal=request.user.principal,
         now=clock.now(),

@@ -421,6 +421,9 @@ def test_what_a_step_asks_for_survives_a_refusal(
     assert operation.ramp["confirmed"] == percent
 
 
+RATES = "Give a whole number from 1 to 100,000, or none for no limit."
+
+
 @pytest.mark.parametrize("percent", ["0", "101", "many"])
 def test_an_impossible_percentage_is_refused_and_what_was_typed_stays(
     ada: Client, answered_requeue: PageForm, percent: str
@@ -438,8 +441,7 @@ def test_an_impossible_percentage_is_refused_and_what_was_typed_stays(
 @pytest.mark.parametrize(
     ("field", "value", "why"),
     [
-        ("rate", "0", "Ensure this value is greater than or equal to 1."),
-        ("rate", "1000000000", "Ensure this value is less than or equal to 100000."),
+        *(("rate", rate, RATES) for rate in ("0", "-1", "1000000000", "1e9", "fast")),
         ("steps", "1, x", "Give up to 20 numbers, such as 1, 5, 20, 100."),
         ("steps", "0", "Each step is 1 to 1,000,000 messages."),
         ("wait", "0", "Ensure this value is greater than or equal to 1."),
@@ -457,6 +459,33 @@ def test_an_impossible_limit_is_refused_with_the_reason_and_what_was_typed_stays
     assert why in refused.content.decode()
     assert form_on(refused, button="Requeue 2 messages").values[field] == value
     assert not Operation.objects.confirmed().exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("steps", "1, 5"), ("wait", "9"), ("came_back", "3")]
+)
+@pytest.mark.parametrize("act", ["confirm", "look"])
+def test_steps_that_are_filled_in_but_not_ticked_send_nothing_at_once(
+    ada: Client, requeue: PageForm, act: str, field: str, value: str
+) -> None:
+    refused = requeue.press(ada, act, **{field: value})
+
+    assert refused.status_code == 422
+    assert "Tick &quot;Send a few first&quot; to use these" in refused.content.decode()
+    assert form_on(refused, button="Requeue 2 messages").values[field] == value
+    assert not Operation.objects.confirmed().exists()
+
+
+def test_steps_that_were_ticked_before_may_be_unticked(
+    ada: Client, requeue: PageForm
+) -> None:
+    looked = requeue.press(ada, "look", ramped="1", steps="2, 3")
+    form = form_on(ada.get(looked["Location"]), button="Requeue 2 messages")
+    done = form.press(ada, "confirm", ramped="")
+
+    assert form.values["steps"] == "2, 3"
+    assert done.status_code == 302
+    assert Operation.objects.confirmed().get().ramp is None
 
 
 def test_a_wrong_time_is_explained_in_sight_where_the_steps_were_not_ticked(

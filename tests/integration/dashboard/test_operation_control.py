@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 import pytest
@@ -122,6 +123,69 @@ def test_the_rate_is_set_on_the_page_and_an_impossible_one_is_refused(
     running.refresh_from_db()
 
     assert (slow, refused.status_code, running.rate) == (7, 422, None)
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "1e9", "1000000000", "fast"])
+def test_an_impossible_rate_is_explained_beside_its_field_on_the_page(
+    anna: Client, running: Operation, rate: str
+) -> None:
+    address = f"/operations/{running.pk}/rate"
+    refused = anna.post(address, {"rate": rate})
+    reloaded = anna.get(address)
+
+    html = refused.content.decode()
+    assert refused.status_code == 422
+    assert "Give a whole number from 1 to 100,000, or none for no limit." in html
+    assert f'name="rate" inputmode="numeric" value="{rate}"' in html
+    assert f'hx-get="/operations/{running.pk}"' in html
+    assert 'value="pause"' in html
+    assert (reloaded.status_code, reloaded["Location"]) == (302, address[:-5])
+
+
+def test_the_title_follows_the_state(
+    anna: Client, running: Operation, stream: Redis, now: datetime
+) -> None:
+    address, htmx = f"/operations/{running.pk}", {"HX-Request": "true"}
+
+    first = anna.get(address, headers=htmx).content.decode()
+    run(running, now)
+    poll = anna.get(address, headers=htmx).content.decode()
+
+    assert "<title>Requeue: queued" in first
+    assert "<title>Requeue: done" in poll
+
+
+def test_what_a_cancelled_operation_did_not_act_on_is_not_waiting(
+    anna: Client, running: Operation, now: datetime
+) -> None:
+    before = page(anna, running)
+    press(anna, running, "cancel")
+    run(running, now)
+
+    cancelled, listed = page(anna, running), anna.get("/operations").content.decode()
+    assert "</span>Waiting</span>" in before
+    for html in (cancelled, listed):
+        assert "</span>Untouched</span>" in html
+        assert "</span>Waiting</span>" not in html
+
+
+def test_the_badge_says_which_operations_are_paused(
+    anna: Client, operator: Principal, running: Operation, now: datetime
+) -> None:
+    def badge() -> str:
+        html = page(anna, running)
+        words = re.search(r'<a class="running"[^>]*>(.*)</a>', html)
+        assert words
+        return re.sub("<[^>]+>", "", words[1])
+
+    at_first = badge()
+    press(anna, running, "pause")
+    paused = badge()
+    poisons(now, 1, topic="other")
+    confirm(operator, preview(operator, now, query=Query.parse("topic:other")), now)
+
+    assert (at_first, paused) == ("1 operation running", "1 operation paused")
+    assert badge() == "2 operations, 1 paused"
 
 
 def test_the_form_of_the_rate_leaves_the_page_when_the_operation_has_ended(
