@@ -102,14 +102,14 @@ class SendLimitsForm(RateForm):
 
         Else all messages would be sent at once. Who unticks a ramp may leave its steps.
         """
-        shown = shown_limits(None, operation)
+        initial = shown_limits(None, operation)
         # What the page asks for is no sign: where only one is possible, it says so.
         changed = {
             name
             for name in (RAMP_FIELDS - {"asks"}) & self.data.keys()
-            if self.data[name].strip() != str(shown[name])
+            if self.data[name].strip() != str(initial[name])
         }
-        if changed and not shown["ramped"]:
+        if changed and not initial["ramped"]:
             remedy = 'tick "Send a few first" to use these, or leave them as they were'
             raise Invalid("steps", remedy)
 
