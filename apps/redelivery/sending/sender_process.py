@@ -43,6 +43,7 @@ MOST_ENDPOINTS = 900
 MOST_BROKER_CALLS = 8
 # At the end, calls that run may take so long; an attempt takes 10 s, unless it is set.
 STOP_SECONDS = 12.0
+CANCEL_AGAIN_SECONDS = 0.5
 # The session of the locks says something every second. One of a process that is frozen
 # says nothing: its end gives the endpoints to another process.
 SILENT_SESSION = "10s"
@@ -97,9 +98,7 @@ class SenderProcess:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), READ_SECONDS)
         finally:
-            for task in background:
-                task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
+            await cancel_until_ended(background)
             await self._end(self._senders)
 
     def _wake(self, endpoint_id: int) -> None:
@@ -151,6 +150,19 @@ class SenderProcess:
             for sender in losers:
                 sender.lose()
             await asyncio.sleep(READ_SECONDS)
+
+
+async def cancel_until_ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel the tasks, again where one goes on, and wait for their end.
+
+    Before Python 3.12 `asyncio.wait_for`, by which psycopg waits for notices, loses a
+    cancel that comes together with what it waits for.
+    """
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_SECONDS)
 
 
 def _without_lock(senders: Sequence[EndpointSender]) -> list[EndpointSender]:

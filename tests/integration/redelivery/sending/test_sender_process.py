@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,6 +16,7 @@ from django.db import connection
 
 from apps.core import clock
 from apps.redelivery.models import Attempt, Delivery, Endpoint, EndpointActivity
+from apps.redelivery.sending.sender_process import cancel_until_ended
 from apps.redelivery.services.request_acceptance import accept_all
 from tests.delivery_back_end import BackEnd, back_end_in
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
@@ -125,6 +128,21 @@ def test_a_sender_that_is_stopped_lets_its_calls_end_and_gives_its_locks_back(
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM poisonguard_lock_tickets")
         assert cursor.fetchone() == (0,)
+
+
+def test_a_task_that_loses_its_cancel_is_cancelled_again() -> None:
+    async def lose_the_first_cancel() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(600)
+        await asyncio.sleep(600)
+
+    async def cancel() -> asyncio.Task[None]:
+        task = asyncio.create_task(lose_the_first_cancel())
+        await asyncio.sleep(0)
+        await asyncio.wait_for(cancel_until_ended([task]), 30)
+        return task
+
+    assert asyncio.run(cancel()).cancelled()
 
 
 def test_a_frozen_sender_loses_its_endpoint_and_is_fenced_when_it_goes_on(
