@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -29,7 +29,6 @@ from apps.triage.progress import ItemTally, all_counts, counts_of
 
 MOST_LISTED = 200
 LONGEST_SEARCH = 200
-# What waits in an operation that was cancelled will not be acted on.
 UNTOUCHED = "untouched"
 ALWAYS_SHOWN = {
     Verb.REDRIVE: (
@@ -44,6 +43,15 @@ ALWAYS_SHOWN = {
     Verb.TRY_NOW: (ItemState.WAITING, ItemState.DUE),
     Verb.GIVE_UP: (ItemState.WAITING, ItemState.GIVEN_UP),
 }
+
+
+def label_in(label: str, operation: Operation) -> str:
+    """Return the label of an item's standing, by the state of its operation.
+
+    What waits in one that was cancelled is untouched: it will not be acted on.
+    """
+    is_cancelled = operation.state == OperationState.CANCELLED
+    return UNTOUCHED if is_cancelled and label == ItemState.WAITING else label
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +117,7 @@ class OperationStatus:
         """
         always = ALWAYS_SHOWN[Verb(self.operation.verb)]
         return [
-            (standing, self._labels.get(standing, standing), number)
+            (standing, self._label(standing), number)
             for standing, number in self.tally.counts.items()
             if number or standing in always
         ]
@@ -118,19 +126,12 @@ class OperationStatus:
     def nonzero_counts(self) -> list[tuple[str, int]]:
         """Count the operation's items by label of their state, without those of 0."""
         pairs = self.tally.counts.items()
-        return [
-            (self._labels.get(state, state), number)
-            for state, number in pairs
-            if number
-        ]
+        return [(self._label(standing), number) for standing, number in pairs if number]
 
-    @property
-    def _labels(self) -> Mapping[str, str]:
-        """Return the labels of standings that have others in this operation."""
+    def _label(self, standing: str) -> str:
+        """Return the label of a standing in this operation."""
         given_back = GIVEN_BACK if self._gives_back else {}
-        if self.operation.state != OperationState.CANCELLED:
-            return given_back
-        return {**given_back, ItemState.WAITING: UNTOUCHED}
+        return label_in(given_back.get(standing, standing), self.operation)
 
     @property
     def _gives_back(self) -> bool:

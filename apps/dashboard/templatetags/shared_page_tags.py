@@ -26,7 +26,7 @@ from apps.dashboard.presentation.audit_entry_sentences import sentence
 from apps.dashboard.presentation.definitions import DEFINITIONS
 from apps.dashboard.presentation.plurals import plural_of
 from apps.dashboard.presentation.traceback_app_frames import app_frames
-from apps.dashboard.selectors.triage_operations import OperationStatus
+from apps.dashboard.selectors.triage_operations import OperationStatus, label_in
 from apps.poison.models import Poison
 from apps.poison.query_language import Query, Term
 from apps.triage.models import Operation
@@ -34,6 +34,7 @@ from apps.triage.operation_states import ItemKindName, OperationState, Verb
 
 register = template.Library()
 register.filter(app_frames)
+register.filter(label_in)
 register.filter(sentence)
 
 # Each state has a label, a glyph and a colour, so that one of them is enough.
