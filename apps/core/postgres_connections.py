@@ -74,7 +74,8 @@ async def _until_readable(socket: int) -> None:
     loop.add_reader(socket, is_readable.set)
     try:
         with suppress(TimeoutError):
-            await asyncio.wait_for(is_readable.wait(), LOOK_SECONDS)
+            async with asyncio.timeout(LOOK_SECONDS):
+                await is_readable.wait()
     finally:
         loop.remove_reader(socket)
 

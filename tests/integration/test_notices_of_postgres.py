@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -52,6 +53,46 @@ def test_notices_before_and_while_it_waits_are_yielded_in_order() -> None:
 
     assert first == ["1", "2"]
     assert others == [*map(str, range(3, 504))]
+
+
+class SocketSession:
+    """A session that is notified by bytes on a socket, without a server's timing."""
+
+    def __init__(self, socket: socket.socket) -> None:
+        self.socket = socket
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    async def notifies(self, *, timeout: float) -> AsyncIterator[Notify]:
+        with suppress(BlockingIOError):
+            while self.socket.recv(1):
+                yield Notify("tests", "", 1)
+
+
+async def is_ended_by_cancel(turns: int) -> bool:
+    """Cancel who listens, so many turns of the loop after a notice has come."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+
+        async def listen() -> None:
+            async for _ in notices(SocketSession(ours)):  # type: ignore[arg-type]
+                pass
+
+        task = asyncio.create_task(listen())
+        await asyncio.sleep(0.01)
+        theirs.send(b"!")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        ended, _ = await asyncio.wait([task], timeout=10)
+        return task in ended
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_cancel_together_with_a_notice_is_not_lost(turns: int) -> None:
+    assert asyncio.run(is_ended_by_cancel(turns))
 
 
 async def hear_while_its_session_is_ended() -> None:

@@ -180,7 +180,8 @@ class Hub:
         """Send changes of skips as long as the hub runs, once notices arrive."""
         # A reader that got its first ping receives every fence from then on.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._listens.wait(), LISTEN_WITHIN)
+            async with asyncio.timeout(LISTEN_WITHIN):
+                await self._listens.wait()
         await self._retry_forever("the skip lists cannot be read", self._poll_lists)
 
     async def _poll_lists(self, connected: Callable[[], None]) -> None:
@@ -195,7 +196,8 @@ class Hub:
     async def _wait_for_wake(self) -> None:
         """Wait for a notice of skips, at most until the hub's next poll is due."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), POLL_SECONDS)
+            async with asyncio.timeout(POLL_SECONDS):
+                await self._wake.wait()
         self._wake.clear()
 
     async def _poll(self, session: Session) -> None:

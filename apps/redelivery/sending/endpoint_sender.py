@@ -274,7 +274,8 @@ class EndpointSender:
             self._calls.room_wanted = half
             self._wake.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._wake.wait()
         self._calls.room_wanted = 1
 
     async def _wait(self) -> None:
@@ -290,7 +291,8 @@ class EndpointSender:
                 seconds, self._calls.pace.seconds_to_token(self.endpoint.rate)
             )
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
         self._wake.clear()
         if _is_past(self._next_due, self._tools.clock()):
             self._is_due, self._next_due = True, None
@@ -320,7 +322,8 @@ class EndpointSender:
         while not self._is_stopping and (seconds := until - monotonic()) > 0:
             self._wake.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._wake.wait()
 
 
 async def _in_thread(executor: Executor, work: Callable[[], T]) -> T:

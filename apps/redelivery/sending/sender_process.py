@@ -96,7 +96,8 @@ class SenderProcess:
             while not stop.is_set():
                 await self._read()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), READ_SECONDS)
+                    async with asyncio.timeout(READ_SECONDS):
+                        await stop.wait()
         finally:
             await cancel_until_ended(background)
             await self._end(self._senders)
@@ -155,7 +156,7 @@ class SenderProcess:
 async def cancel_until_ended(tasks: Sequence[asyncio.Task[None]]) -> None:
     """Cancel the tasks, again where one goes on, and wait for their end.
 
-    Before Python 3.12 `asyncio.wait_for`, by which psycopg waits for notices, loses a
+    Before Python 3.12 `asyncio.wait_for`, by which psycopg waits for Postgres, loses a
     cancel that comes together with what it waits for.
     """
     pending = set(tasks)

@@ -139,7 +139,8 @@ def test_a_task_that_loses_its_cancel_is_cancelled_again() -> None:
     async def cancel() -> asyncio.Task[None]:
         task = asyncio.create_task(lose_the_first_cancel())
         await asyncio.sleep(0)
-        await asyncio.wait_for(cancel_until_ended([task]), 30)
+        async with asyncio.timeout(30):
+            await cancel_until_ended([task])
         return task
 
     assert asyncio.run(cancel()).cancelled()
