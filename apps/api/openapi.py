@@ -24,6 +24,7 @@ from drf_spectacular.utils import (
 )
 from rest_framework.serializers import Serializer
 
+from apps.api import query_parameters
 from apps.api.error_responses import MEDIA_TYPE
 from apps.api.examples import EXAMPLES
 from apps.api.idempotency import HEADER
@@ -173,8 +174,17 @@ def describe_call(
     parameters: Sequence[OpenApiParameter | SchemaClass] = (),
     refusals: Sequence[HTTPStatus] = (),
 ) -> Callable[[Method], Method]:
-    """Return a decorator that describes for OpenAPI what a view takes and answers."""
-    expected = {*ALWAYS, *refusals, *(WITH_A_BODY if request else ())}
+    """Return a decorator that describes for OpenAPI what a view takes and answers.
+
+    A view refuses query parameters that are not among `parameters`, if it has some.
+    """
+    names = frozenset(query_parameters.names_of(parameters))
+    expected = {
+        *ALWAYS,
+        *refusals,
+        *(WITH_A_BODY if request else ()),
+        *([HTTPStatus.UNPROCESSABLE_ENTITY] if names else ()),
+    }
     responses: dict[tuple[int, str], object] = {
         (refusal.value, MEDIA_TYPE): OpenApiResponse(_problem(refusal), refusal.phrase)
         for refusal in sorted(expected)
@@ -188,7 +198,7 @@ def describe_call(
         responses[status.value, ALTERNATIVES[answer]] = as_text
 
     def decorate(method: Method) -> Method:
-        vars(method)["schema"] = ScopedSchema
+        vars(method).update(schema=ScopedSchema, query_parameters=names)
         return extend_schema(
             operation_id=name,
             summary=summary,

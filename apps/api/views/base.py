@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from apps.api import query_parameters
 from apps.api.authentication import SignedInAuthentication
 from apps.api.keyset_pagination import Page, Row
 from apps.api.permissions import SIGNED_IN, RequiredScope
@@ -34,9 +35,14 @@ class OnlyJSON(DefaultContentNegotiation):
 
 
 class View(APIView):
-    """A call; `scopes` names the scope that each method requires."""
+    """A call; `scopes` names the scope that each method requires.
+
+    `ignores_unknown_parameters`: of its query, as consumers of a later release send
+    parameters that this one does not know.
+    """
 
     scopes: ClassVar[Mapping[str, RequiredScope]]
+    ignores_unknown_parameters: ClassVar = False
     http_method_names = sorted({"delete", "get", "head", "patch", "post"})
     content_negotiation_class = OnlyJSON
 
@@ -47,6 +53,13 @@ class View(APIView):
         if "HTTP_TRANSFER_ENCODING" in request.META:
             request.META["CONTENT_LENGTH"] = "-1"
         return super().initialize_request(request, *args, **kwargs)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        method = getattr(self, str(request.method).lower(), None)
+        known = getattr(method, "query_parameters", ())
+        if known and not self.ignores_unknown_parameters:
+            query_parameters.refuse_unknown(request.query_params, known)
 
     @property
     def default_response_headers(self) -> dict[str, str]:

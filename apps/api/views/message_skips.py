@@ -51,6 +51,7 @@ class Exact(JSONRenderer):
 
 class Skips(View):
     scopes: ClassVar = {"GET": Scope.SKIPS_READ, "POST": Scope.SKIPS_WRITE}
+    ignores_unknown_parameters = True
     renderer_classes = (Exact,)
 
     @describe_call(
@@ -177,6 +178,7 @@ class Applied(View):
 
 class Stream(View):
     scopes: ClassVar = {"GET": Scope.SKIPS_READ}
+    ignores_unknown_parameters = True
     http_method_names = ["get"]
 
     @describe_call(

@@ -37,6 +37,9 @@ UNBOUNDED = {
     "followSkips.after": "the id of an event; an unknown one is followed by all skips",
 }
 
+# Consumers of a later release send them parameters that this server does not know.
+TAKE_ANY = {"listSkips", "followSkips"}
+
 
 def calls() -> Iterator[tuple[str, str, list[Spec]]]:
     """Give the name and the path of each call with a query, and its parameters."""
@@ -98,14 +101,40 @@ def test_each_parameter_is_taken_at_its_limits_and_refused_with_its_name_beyond(
     assert wrong == []
 
 
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - TAKE_ANY))
+@pytest.mark.parametrize("unknown", ["topci", "a/b~\0é"])
+def test_an_unknown_parameter_is_refused_with_its_name_and_those_there_are(
+    caller: Caller, rows: Mapping[str, int], name: str, unknown: str
+) -> None:
+    template, parameters = CALLS[name]
+    path = re.sub(r"\{(\w+)\}", lambda match: str(rows[match[1]]), template)
+    query = {each: REQUIRED[each] for each in required_of(parameters)}
+
+    reply = caller.send("GET", path, query={**query, unknown: "1"})
+
+    there = ", ".join(sorted(each["name"] for each in parameters))
+    pointer = "/" + unknown.replace("~", "~0").replace("/", "~1").replace("\0", "\N{SYMBOL FOR NULL}")
+    assert (reply.status, reply.pointers) == (422, [pointer])
+    assert reply.json["errors"][0]["detail"].endswith(f"there are {there}")
+
+
+@pytest.mark.parametrize("name", sorted(TAKE_ANY))
+def test_a_call_of_the_protocol_ignores_unknown_parameters(
+    caller: Caller, rows: Mapping[str, int], name: str
+) -> None:
+    path, _ = CALLS[name]
+
+    reply = caller.send("GET", path, query={"topic": "orders", "later": "1"})
+
+    assert reply.status not in {400, 422}
+
+
 def is_taken(
     caller: Caller, path: str, parameters: list[Spec], parameter: Spec, text: str
 ) -> bool:
     """Send a value; tell whether the answer does not refuse it by its name."""
     needed: Mapping[str, Any] = {
-        each["name"]: REQUIRED[each["name"]]
-        for each in parameters
-        if each.get("required")
+        each: REQUIRED[each] for each in required_of(parameters)
     }
     reply = caller.send("GET", path, query={**needed, parameter["name"]: text})
     assert reply.status != 500
@@ -113,6 +142,11 @@ def is_taken(
         return True
     assert reply.pointers == [f"/{parameter['name']}"]
     return False
+
+
+def required_of(parameters: list[Spec]) -> Iterator[str]:
+    """Name the parameters that a call requires."""
+    return (each["name"] for each in parameters if each.get("required"))
 
 
 def test_every_parameter_has_limits_or_a_reason_to_have_none() -> None:
