@@ -21,15 +21,15 @@ def names_of(
     """List the names of a call's query parameters; those in headers are left out."""
     for parameter in parameters:
         if not isinstance(parameter, OpenApiParameter):
-            yield from parameter().fields
+            yield from map(str, parameter().fields)
         elif parameter.location == OpenApiParameter.QUERY:
             yield parameter.name
 
 
-def refuse_unknown(sent: Iterable[str], known: Collection[str]) -> None:
-    """Raise InvalidMembers, naming the parameters that a call does not have."""
-    remedy = f"there is no such parameter; there are {', '.join(sorted(known))}"
-    unknown = (name for name in sent if name not in known)
+def refuse_unknown(names: Iterable[str], parameters: Collection[str]) -> None:
+    """Raise InvalidMembers if a request's query has names of no such parameter."""
+    remedy = f"there is no such parameter; there are {', '.join(sorted(parameters))}"
+    unknown = (name for name in names if name not in parameters)
     faults = [
         (f"/{step(storable(name, limit=NAME_LIMIT))}", remedy)
         for name in islice(unknown, MOST_FAULTS)

@@ -63,6 +63,10 @@ urlpatterns = [
         "operations/<int:operation_id>/rate", triage_operations.OperationRate.as_view()
     ),
     path(
+        "operations/<int:operation_id>/acknowledge",
+        triage_operations.OperationAcknowledge.as_view(),
+    ),
+    path(
         "operations/<int:operation_id>/retry-failed",
         triage_operations.RetryFailed.as_view(),
     ),

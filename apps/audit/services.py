@@ -33,6 +33,7 @@ class Action(StrEnum):
     OPERATION_CANCEL_REQUESTED = "operation.cancel_requested"
     OPERATION_CANCELLED = "operation.cancelled"
     OPERATION_RATE_CHANGED = "operation.rate_changed"
+    OPERATION_ACKNOWLEDGED = "operation.acknowledged"
     BODY_REVEALED = "body.revealed"
     KEY_CREATED = "api_key.created"
     KEY_REVOKED = "api_key.revoked"

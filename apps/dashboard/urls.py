@@ -178,6 +178,11 @@ urlpatterns = [
         name="operation-control",
     ),
     path(
+        "operations/<int:operation_id>/acknowledge",
+        operation_control.acknowledge,
+        name="operation-acknowledge",
+    ),
+    path(
         "operations/<int:operation_id>/rate",
         operation_control.set_rate,
         name="operation-rate",

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from django.apps import apps
 from django.db import models
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q, Subquery, Sum
 
+from apps.poison.models import ItemWindow
 from apps.team.rights import Principal
 from apps.triage.operation_states import (
     ACTIVE,
@@ -20,7 +21,7 @@ from apps.triage.operation_states import (
 )
 
 if TYPE_CHECKING:
-    from apps.triage.models import Item, Operation
+    from apps.triage.models import Acknowledgement, Item, Operation
 
 
 class OperationQuerySet(models.QuerySet["Operation"]):
@@ -46,6 +47,21 @@ class OperationQuerySet(models.QuerySet["Operation"]):
         """Keep confirmed operations that have not ended, also the paused ones."""
         return self.filter(state__in=UNFINISHED)
 
+    def needing_a_person(self) -> Self:
+        """Keep operations that are paused, wait for a broker, or have trouble.
+
+        That is, messages that were refused, came back or are unknown: more of them than
+        a person has acknowledged.
+        """
+        windows = ItemWindow.objects.filter(operation=OuterRef("pk"))
+        troubled = Q(refused__gt=0) | Q(recurred__gt=0) | Q(unknown__gt=0)
+        waits = Q(state__in=UNFINISHED) & ~Q(trouble="")
+        return self.filter(
+            Q(state=OperationState.PAUSED)
+            | waits
+            | Exists(windows.filter(troubled)) & ~Exists(_covering_acknowledgements())
+        )
+
     def active(self) -> Self:
         """Keep operations that a worker has to work on."""
         return self.filter(state__in=ACTIVE)
@@ -69,6 +85,18 @@ class OperationQuerySet(models.QuerySet["Operation"]):
     def transition(self, *, to: OperationState, **values: Any) -> int:
         """Change the state of operations that may reach it; return how many did."""
         return self.filter(state__in=before(to)).update(state=to.value, **values)
+
+
+def _covering_acknowledgements() -> models.QuerySet[Acknowledgement]:
+    """Select a person's acknowledgement of all messages of an operation in trouble."""
+    windows = ItemWindow.objects.filter(operation=OuterRef("operation"))
+    total = windows.values("operation").values(
+        total=Sum(F("refused") + F("recurred") + F("unknown"))
+    )
+    acknowledgements = apps.get_model("triage", "Acknowledgement").objects
+    return acknowledgements.filter(
+        operation=OuterRef("pk"), troubled__gte=Subquery(total)
+    )
 
 
 class ItemQuerySet(models.QuerySet["Item"]):

@@ -15,6 +15,8 @@ from apps.triage.operation_states import ItemState, OperationState
 
 # An item in one of these standings still needs work.
 PENDING = (ItemState.WAITING, RedriveOutcome.SENDING, RedriveOutcome.UNKNOWN)
+# A person has to look at an item in one of these.
+TROUBLED = (RedriveOutcome.REFUSED, RedriveOutcome.RECURRED, RedriveOutcome.UNKNOWN)
 LONGEST_ESTIMATE = timedelta(days=365)
 
 
@@ -39,6 +41,11 @@ class ItemTally:
     def recurred(self) -> int:
         """Count the items whose message has failed once more."""
         return self.counts[RedriveOutcome.RECURRED]
+
+    @property
+    def troubled(self) -> int:
+        """Count the items that were refused, came back or are unknown."""
+        return sum(self.counts[standing] for standing in TROUBLED)
 
     @property
     def acts_on(self) -> int:
@@ -129,7 +136,9 @@ def progress_of(
     *, operation_id: int, principal: Principal, now: datetime
 ) -> OperationProgress:
     """Count the items of a confirmed operation; raises Absent if it is not visible."""
-    visible = Operation.objects.visible_to(principal).select_related("target_topic")
+    visible = Operation.objects.visible_to(principal).select_related(
+        "target_topic", "acknowledgement"
+    )
     operation = visible.filter(pk=operation_id).first()
     if operation is None:
         raise Absent(f"There is no operation {operation_id} here.")

@@ -141,6 +141,7 @@ PAGES: Final[Mapping[str, Mapping[str, Who]]] = {
     "/operations/N": {"GET": Who.SIGNED_IN},
     "/operations/N/items": {"GET": Who.SIGNED_IN},
     "/operations/N/control": {"POST": Who.OPERATORS},
+    "/operations/N/acknowledge": {"POST": Who.OPERATORS},
     "/operations/N/rate": {"GET": Who.OPERATORS, "POST": Who.OPERATORS},
     "/operations/N/retry": {"POST": Who.OPERATORS},
     "/operations/N/undo": {"POST": Who.OPERATORS},

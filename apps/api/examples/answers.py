@@ -546,6 +546,7 @@ ANSWERS: Final[Mapping[str, Examples]] = {
             "skipped": [],
             "rate": 1.0,
             "eta": None,
+            "acknowledged": None,
         }
     ),
     "Entries": _list_of(ENTRY),

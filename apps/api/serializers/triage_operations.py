@@ -198,6 +198,14 @@ class SingledOut(TupleSchema):
     reason = Text()
 
 
+class Acknowledgement(Schema):
+    actor = Text()
+    at = Moment()
+    messages = Number(
+        source="troubled", help_text="that were refused, came back or are unknown"
+    )
+
+
 class OperationDetail(OperationRow):
     counts = Counts(source="progress.tally.counts")
     acts_on = Number(
@@ -223,6 +231,11 @@ class OperationDetail(OperationRow):
         help_text="items a second so far",
     )
     eta = Moment(source="progress.eta", allow_null=True)
+    acknowledged = Acknowledgement(
+        source="progress.operation.acknowledgement",
+        allow_null=True,
+        help_text="by a person, the last time",
+    )
 
     def get_fields(self) -> dict[str, AnyField]:
         row = within("progress.operation", OperationRow().get_fields())

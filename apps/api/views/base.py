@@ -57,9 +57,9 @@ class View(APIView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         method = getattr(self, str(request.method).lower(), None)
-        known = getattr(method, "query_parameters", ())
-        if known and not self.ignores_unknown_parameters:
-            query_parameters.refuse_unknown(request.query_params, known)
+        parameters = getattr(method, "query_parameters", ())
+        if parameters and not self.ignores_unknown_parameters:
+            query_parameters.refuse_unknown(request.query_params, parameters)
 
     @property
     def default_response_headers(self) -> dict[str, str]:

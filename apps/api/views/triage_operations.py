@@ -23,6 +23,7 @@ from apps.team.rights import Scope
 from apps.triage import operation_enqueueing
 from apps.triage.models import Operation as Row
 from apps.triage.services import control
+from apps.triage.services.acknowledgement import acknowledge
 from apps.triage.services.control import ControlStep
 from apps.triage.services.previews import summarize
 
@@ -183,6 +184,25 @@ class OperationRate(View):
         operation = control.set_rate(
             operation_id=operation_id,
             **serializers.RateChange.parse(request.data),
+            principal=self.principal,
+            now=clock.now(),
+        )
+        return Response(serializers.OperationRow(operation).data)
+
+
+class OperationAcknowledge(View):
+    scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
+
+    @_described_control(
+        "acknowledgeOperation",
+        "Take it out of those that need a person, until more of it is in trouble",
+    )
+    @idempotent
+    def post(self, request: Request, operation_id: int) -> Response:
+        """Acknowledges what was refused, came back or is unknown after an operation."""
+        operation = acknowledge(
+            operation_id=operation_id,
+            **serializers.Control.parse(request.data),
             principal=self.principal,
             now=clock.now(),
         )

@@ -16,6 +16,7 @@ GROUPS: Final[Mapping[str, Mapping[Action, str]]] = {
         Action.OPERATION_CANCEL_REQUESTED: "Cancelled an operation",
         Action.OPERATION_CANCELLED: "Operation was cancelled",
         Action.OPERATION_RATE_CHANGED: "Changed the rate of an operation",
+        Action.OPERATION_ACKNOWLEDGED: "Acknowledged an operation",
         Action.BODY_REVEALED: "Read a body or a header",
         Action.SKIP_ADDED: "Added a skip",
         Action.SKIP_REMOVED: "Ended a skip",

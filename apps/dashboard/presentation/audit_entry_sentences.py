@@ -209,6 +209,15 @@ def _operation_rate_changed(facts: Facts) -> str:
     return f"{text}, before at most {before}" if before else text
 
 
+def _operation_acknowledged(facts: Facts) -> str:
+    """Describe how many messages in trouble a person has seen."""
+    noun = "delivery" if facts.text("verb") in OF_DELIVERIES else "message"
+    troubled = facts.count("messages", noun)
+    return (
+        f"{facts.who} acknowledged {troubled} in trouble of operation {facts.subject}"
+    )
+
+
 def _body_revealed(facts: Facts) -> str:
     """Describe who read the body of a message, or what else was revealed.
 
@@ -524,6 +533,7 @@ SENTENCES: Final[Mapping[str, Callable[[Facts], str]]] = {
     Action.OPERATION_CANCEL_REQUESTED: _operation_cancel_requested,
     Action.OPERATION_CANCELLED: _operation_cancelled,
     Action.OPERATION_RATE_CHANGED: _operation_rate_changed,
+    Action.OPERATION_ACKNOWLEDGED: _operation_acknowledged,
     Action.BODY_REVEALED: _body_revealed,
     Action.KEY_CREATED: _key_created,
     Action.KEY_REVOKED: _key_revoked,

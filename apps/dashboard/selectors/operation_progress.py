@@ -20,7 +20,7 @@ from apps.poison.states import (
 )
 from apps.team.rights import Principal
 from apps.triage.item_standings import ItemStanding, standings_of
-from apps.triage.models import Item, Operation
+from apps.triage.models import Acknowledgement, Item, Operation
 from apps.triage.operation_states import (
     NEXT,
     SENDS,
@@ -101,6 +101,21 @@ class Progress(OperationStatus):
     @property
     def may_cancel(self) -> bool:
         return OperationState.CANCELLING in NEXT[OperationState(self.operation.state)]
+
+    @property
+    def acknowledged(self) -> Acknowledgement | None:
+        """Return a person's acknowledgement of all that is in trouble, if there is."""
+        acknowledgement: Acknowledgement | None = getattr(
+            self.operation, "acknowledgement", None
+        )
+        if acknowledgement and acknowledgement.troubled >= self.tally.troubled:
+            return acknowledgement
+        return None
+
+    @property
+    def may_acknowledge(self) -> bool:
+        is_troubled = bool(self.tally.troubled)
+        return is_troubled and not self.is_running and not self.acknowledged
 
     @property
     def worst(self) -> WorstOutcome | None:

@@ -11,7 +11,6 @@ from django.db.models import Exists, OuterRef, Q
 
 from apps.core.text_cleaning import storable
 from apps.dashboard.keyset_pagination import MAX_ID, ListCursor, ListPage, page
-from apps.poison.models import ItemWindow
 from apps.poison.states import (
     GIVEN_BACK,
     RedriveOutcome,
@@ -202,7 +201,7 @@ def find(
     """
     visible = _search(Operation.objects.visible_to(principal), text)
     if tab is Tab.NEEDS_YOU:
-        visible = visible.filter(_needs_you())
+        visible = visible.needing_a_person()
     # Running ones first: one that ends between the two queries is still listed.
     now_running = []
     if cursor is None and tab is not Tab.DONE:
@@ -236,18 +235,6 @@ def _search(operations: OperationQuerySet, text: str) -> OperationQuerySet:
         | Q(reason__icontains=words)
         | Q(query__icontains=words)
     )
-
-
-def _needs_you() -> Q:
-    """Match operations that are paused or wait, or had messages refused or come back.
-
-    Or whose messages have an unknown outcome.
-    """
-    troubled = ItemWindow.objects.filter(operation=OuterRef("pk")).filter(
-        Q(refused__gt=0) | Q(recurred__gt=0) | Q(unknown__gt=0)
-    )
-    waits = Q(state__in=UNFINISHED) & ~Q(trouble="")
-    return Q(state=OperationState.PAUSED) | waits | Q(Exists(troubled))
 
 
 def latest(

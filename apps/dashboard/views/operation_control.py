@@ -1,4 +1,4 @@
-"""The buttons of a running operation: pause, resume, cancel, and its rate."""
+"""The buttons of an operation: pause, resume, cancel, its rate, and acknowledge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apps.dashboard.forms.operation_control import ControlForm, RateForm
 from apps.dashboard.views.triage_operations import operation_page
 from apps.team.rights import Scope
 from apps.triage import operation_enqueueing
-from apps.triage.services import control
+from apps.triage.services import acknowledgement, control
 
 
 @require_POST
@@ -50,6 +50,22 @@ def set_rate(request: SignedIn, operation_id: int) -> HttpResponse:
     control.set_rate(
         operation_id=operation_id,
         rate=form.cleaned_data["rate"],
+        principal=request.user.principal,
+        now=clock.now(),
+    )
+    return redirect("operation", operation_id)
+
+
+@require_POST
+@needs(Scope.OPERATIONS_WRITE)
+def acknowledge(request: SignedIn, operation_id: int) -> HttpResponse:
+    """Answer the form that acknowledges what went wrong in an operation.
+
+    Redirects to the operation's page.
+    """
+    acknowledgement.acknowledge(
+        operation_id=operation_id,
+        reason="",
         principal=request.user.principal,
         now=clock.now(),
     )

@@ -65,6 +65,7 @@ NEEDED = {
     "POST operations/1/pause": Scope.OPERATIONS_WRITE,
     "POST operations/1/resume": Scope.OPERATIONS_WRITE,
     "POST operations/1/cancel": Scope.OPERATIONS_WRITE,
+    "POST operations/1/acknowledge": Scope.OPERATIONS_WRITE,
     "POST operations/1/rate": Scope.OPERATIONS_WRITE,
     "POST operations/1/retry-failed": Scope.OPERATIONS_WRITE,
     "GET skips": Scope.SKIPS_READ,

@@ -116,6 +116,7 @@ def test_the_calls_that_act_take_an_idempotency_key() -> None:
         "resumeOperation",
         "cancelOperation",
         "setOperationRate",
+        "acknowledgeOperation",
         "addSkip",
         "addBroker",
         "registerTopic",

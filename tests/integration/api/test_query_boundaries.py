@@ -113,7 +113,9 @@ def test_an_unknown_parameter_is_refused_with_its_name_and_those_there_are(
     reply = caller.send("GET", path, query={**query, unknown: "1"})
 
     there = ", ".join(sorted(each["name"] for each in parameters))
-    pointer = "/" + unknown.replace("~", "~0").replace("/", "~1").replace("\0", "\N{SYMBOL FOR NULL}")
+    pointer = "/" + unknown.replace("~", "~0").replace("/", "~1").replace(
+        "\0", "\N{SYMBOL FOR NULL}"
+    )
     assert (reply.status, reply.pointers) == (422, [pointer])
     assert reply.json["errors"][0]["detail"].endswith(f"there are {there}")
 

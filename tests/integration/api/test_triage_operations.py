@@ -171,6 +171,26 @@ def test_refused_and_skipped_poisons_are_listed_with_their_reasons(
     assert [each["id"] for each in detail["operations"]] == [done["id"]]
 
 
+def test_what_was_refused_is_acknowledged_once_the_operation_is_over(
+    operations_caller: Caller, now: datetime
+) -> None:
+    poisons(now, 2)
+    token = preview(operations_caller, verb="redrive").json["token"]
+    number = confirm(operations_caller, token).json["id"]
+    where = f"operations/{number}"
+
+    too_early = operations_caller.post(f"{where}/acknowledge", {})
+    run(number)
+    before = operations_caller.get(where).json["acknowledged"]
+    reply = operations_caller.post(f"{where}/acknowledge", {"reason": "known"})
+    after = operations_caller.get(where).json["acknowledged"]
+
+    assert (too_early.status, reply.status) == (409, 200)
+    assert reply.json["id"] == number
+    assert before is None
+    assert (after["actor"][:4], after["messages"]) == ("key:", 2)
+
+
 def test_a_redrive_goes_to_the_broker_and_may_be_silent(
     operations_caller: Caller, now: datetime, orders: Topic
 ) -> None:

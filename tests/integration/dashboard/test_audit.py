@@ -314,6 +314,12 @@ def test_no_detail_breaks_a_sentence_or_makes_it_long(detail: object) -> None:
             "anna let operation 7 send as fast as it can",
         ),
         (
+            Action.OPERATION_ACKNOWLEDGED,
+            "operation:7",
+            {"detail": {"verb": "redrive", "messages": 1_200}, "reason": "known"},
+            "anna acknowledged 1,200 messages in trouble of operation 7: “known”",
+        ),
+        (
             Action.TOPIC_ALTERED,
             "topic:orders",
             {"detail": {"max_dequeue_count": [5, 8]}},

@@ -281,6 +281,25 @@ def test_a_paused_operation_is_among_those_that_need_a_person(
     assert (is_listed(before, running), is_listed(after, running)) == (False, True)
 
 
+def test_an_acknowledged_operation_needs_a_person_no_more(
+    anna: Client, running: Operation, stream: Redis, now: datetime
+) -> None:
+    run(running, now)
+    answer(stream, now, failing=1)
+
+    offered = page(anna, running)
+    needing = anna.get("/operations?show=needs-you").content.decode()
+    address = f"/operations/{running.pk}/acknowledge"
+    acknowledged = anna.post(address, follow=True).content.decode()
+    quiet = anna.get("/operations?show=needs-you").content.decode()
+
+    assert f'action="{address}"' in offered
+    assert f'action="{address}"' not in acknowledged
+    assert "Acknowledged</dt><dd>by user:" in acknowledged
+    assert "1 of 3 came back." in acknowledged
+    assert (is_listed(needing, running), is_listed(quiet, running)) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("query", "listed"),
     [
