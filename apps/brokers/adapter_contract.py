@@ -123,7 +123,8 @@ class Outbound:
     """One message to send to a topic, which has the broker's own name.
 
     `dedupe` is the same for each attempt of one send, and differs between sends. `key`
-    is shared by the messages that keep their order.
+    is shared by the messages that keep their order. `is_by_producer`: it was no message
+    of a broker yet, so a header that a consumer would take for another part is refused.
     """
 
     topic: str
@@ -131,6 +132,7 @@ class Outbound:
     headers: tuple[Header, ...]
     dedupe: str = ""
     key: str = ""
+    is_by_producer: bool = False
 
 
 class OutcomeKind(StrEnum):

@@ -75,6 +75,29 @@ def test_the_body_field_is_an_option(redis_stage: RedisStage) -> None:
     assert redis_stage.fields(redis_stage.topic) == [((b"payload", b"0"),)]
 
 
+@pytest.mark.parametrize("body", [b"true", b""])
+def test_a_producers_header_that_looks_like_the_body_is_refused(
+    redis_stage: RedisStage, body: bytes
+) -> None:
+    headers = ((b"a", b"1"), (b"body", b"false"))
+    of_producer, of_broker = (
+        Outbound(
+            topic=redis_stage.topic,
+            body=body,
+            headers=headers,
+            is_by_producer=is_by_producer,
+        )
+        for is_by_producer in (True, False)
+    )
+
+    outcomes = redis_stage.publisher().publish([of_producer, of_broker])
+
+    kinds = [OutcomeKind.REFUSED, OutcomeKind.SENT]
+    assert [outcome.kind for outcome in outcomes] == kinds
+    assert "its header 'body' for the body: rename it" in outcomes[0].detail
+    assert len(redis_stage.fields(redis_stage.topic)) == 1
+
+
 def test_one_bad_message_keeps_no_other_from_being_sent(
     redis_stage: RedisStage,
 ) -> None:

@@ -70,6 +70,7 @@ def _outbound(message: OutboxMessage, capabilities: Capabilities) -> Outbound:
         headers=capabilities.with_message_id(message.headers, message_id),
         dedupe=f"{message.producer}/{message.message_id}",
         key=message.key,
+        is_by_producer=True,
     )
 
 

@@ -127,6 +127,21 @@ def test_each_outcome_of_an_adapter_has_its_kind(
     assert (second.kind, second.detail) == (kind, "the broker's words")
 
 
+def test_adapters_know_that_a_message_of_an_outbox_was_on_no_broker_yet(
+    queues: ObstinateQueues,
+) -> None:
+    by_producer: list[bool] = []
+
+    def answer(each: Outbound) -> PublishOutcome:
+        by_producer.append(each.is_by_producer)
+        return SENT
+
+    queues.answer = answer
+    publishing()([message()])
+
+    assert by_producer == [True]
+
+
 @pytest.mark.django_db(transaction=True)
 def test_rows_wait_while_the_broker_refuses_to_be_written_to(
     outbox: OutboxTables, queues: ObstinateQueues

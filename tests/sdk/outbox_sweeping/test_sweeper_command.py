@@ -237,6 +237,29 @@ def test_redis_streams_get_bodies_headers_and_ids(redis_url: str) -> None:
     client.close()
 
 
+def test_a_header_that_looks_like_the_body_is_refused_alone(redis_url: str) -> None:
+    client = redis.Redis.from_url(redis_url)
+    client.delete("orders")
+    publisher = RedisStreamsPublisher(redis_url, body_field="payload")
+
+    outcomes = publisher(
+        [
+            message("m-1", headers=((b"body", b"no body here"),)),
+            message("m-2", headers=((b"name", b"x"), (b"payload", b"false"))),
+            message("m-3"),
+        ]
+    )
+
+    kinds = [SendKind.SENT, SendKind.REFUSED, SendKind.SENT]
+    assert [outcome.kind for outcome in outcomes] == kinds
+    assert "its header 'payload' for the body: rename it" in outcomes[1].detail
+    entries: Any = client.xrange("orders")
+    assert [fields[b"message_id"] for _, fields in entries] == [b"m-1", b"m-3"]
+    publisher.close()
+    client.delete("orders")
+    client.close()
+
+
 def test_a_redis_that_is_away_is_away() -> None:
     publisher = RedisStreamsPublisher(f"redis://127.0.0.1:{free_port()}/0")
     with pytest.raises(Away, match="Redis is away"):

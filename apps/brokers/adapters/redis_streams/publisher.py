@@ -47,6 +47,11 @@ class RedisPublisher:
 
     def _command_or_outcome(self, message: Outbound) -> Command | PublishOutcome:
         """Build the XADD of a message, or its outcome if Redis cannot take it."""
+        if message.is_by_producer and self._has_second_body(message):
+            name = text(self._body_field)
+            return _refused_outcome(
+                f"Consumers would take its header {name!r} for the body: rename it."
+            )
         fields = join_body(message.body, message.headers, body_field=self._body_field)
         flat = [part for pair in fields for part in pair]
         if not flat:
@@ -59,6 +64,10 @@ class RedisPublisher:
                 f"Redis takes {MOST_FIELDS} fields and 512 MB at most."
             )
         return [b"XADD", key(message.topic), b"*", *flat]
+
+    def _has_second_body(self, message: Outbound) -> bool:
+        """Tell whether a header has the name of the field of the body."""
+        return any(name == self._body_field for name, _ in message.headers)
 
     def _send(self, commands: Sequence[Command]) -> list[PublishOutcome]:
         """Send Redis the XADDs, return outcomes; raise NotSent if it takes none now."""

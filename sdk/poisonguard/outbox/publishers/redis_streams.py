@@ -1,6 +1,7 @@
 """Add messages to Redis streams by their topics; the new entry's id is the confirm.
 
-An entry has the body, the headers, and the message id in the field `message_id`.
+An entry has the body, the headers, and the message id in the field `message_id`, in
+place of a header of that name. A header with the name of the body's field is refused.
 """
 
 from __future__ import annotations
@@ -52,15 +53,19 @@ class RedisStreamsPublisher:
     def __call__(self, batch: Sequence[OutboxMessage]) -> list[SendOutcome]:
         self._check()
         pipeline: Any = self._client.pipeline(transaction=False)
-        for message in batch:
+        refusals = [self._refusal(message) for message in batch]
+        for message, refusal in zip(batch, refusals, strict=True):
+            if refusal:
+                continue
             fields = [part for pair in self._fields(message) for part in pair]
             pipeline.execute_command("XADD", message.topic.encode(), "*", *fields)
         try:
             replies = pipeline.execute(raise_on_error=False)
         except (RedisAway, RedisSilent) as error:
             unknown = SendOutcome(kind=SendKind.UNKNOWN, detail=f"Redis: {error}")
-            return [unknown] * len(batch)
-        return [_outcome(reply) for reply in replies]
+            return [refusal or unknown for refusal in refusals]
+        answers = map(_outcome, replies)
+        return [refusal or next(answers) for refusal in refusals]
 
     def close(self) -> None:
         """Close the publisher's connection to Redis."""
@@ -72,6 +77,16 @@ class RedisStreamsPublisher:
             self._client.ping()
         except RedisError as error:
             raise Away(f"Redis is away: {error}") from error
+
+    def _refusal(self, message: OutboxMessage) -> SendOutcome | None:
+        """Refuse a header that consumers would take for the body."""
+        if all(name != self._body_field for name, _ in message.headers):
+            return None
+        name = self._body_field.decode()
+        detail = (
+            f"Redis: consumers would take its header {name!r} for the body: rename it"
+        )
+        return SendOutcome(kind=SendKind.REFUSED, detail=detail)
 
     def _fields(self, message: OutboxMessage) -> list[Header]:
         headers = [each for each in message.headers if each[0] != MESSAGE_ID]
