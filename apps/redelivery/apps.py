@@ -23,7 +23,7 @@ class RedeliveryConfig(AppConfig):
         requeues = import_module(
             "apps.redelivery.services.deliveries_from_requeued_messages"
         )
-        topics_without_broker.register_sender(requeues.store_as_deliveries)
+        topics_without_broker.register_sender(requeues.SENDER)
         request_messages = import_module("apps.capture.intake.requests_from_messages")
         acceptance = import_module("apps.redelivery.topic_requests.delivery_creation")
         request_messages.register(acceptance.store_requests)

@@ -131,6 +131,7 @@ PREVIEW: Final[Value] = {
     "left_out": [],
     "redirects": [{"topic": "orders", "to": "orders-later"}],
     "elsewhere": [],
+    "without_sender": [],
     "sample": [POISON],
 }
 CAPABILITIES: Final[Value] = {

@@ -203,4 +203,9 @@ class Preview(Schema):
         help_text="of the first 200 that would be sent where they came from: those that"
         " failed in another queue, as their headers say",
     )
+    without_sender = serializers.ListField(
+        child=Text(),
+        help_text="topics that would get messages and have no broker, so that these"
+        " will be refused; the first 100. Rows of an outbox are sent on its page",
+    )
     sample = Poison(many=True, help_text="messages; of deliveries, none")

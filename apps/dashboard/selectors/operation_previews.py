@@ -31,7 +31,7 @@ from apps.triage.operation_states import (
     OperationState,
     Verb,
 )
-from apps.triage.preview_breakdown import ItemBreakdown, Largest
+from apps.triage.preview_breakdown import Largest
 from apps.triage.services import previews
 from apps.triage.services.earlier_layout_conversion import convert_preview
 from apps.triage.services.operation_redirects import targets_of, topics_that_stay
@@ -40,7 +40,6 @@ from poisonguard.contract import uuid_of
 
 MOST_COPIED = 50
 MOST_SAMPLES = 3
-MOST_NAMED = 5
 # To drop or give up more than this, a person must type the number.
 MANY = 1_000
 
@@ -57,7 +56,6 @@ class PreviewDetail:
     moves_some: bool = False
     moves_all: bool = False
     brokers_away: tuple[str, ...] = ()
-    without_broker: tuple[str, ...] = ()
     deliveries: tuple[Delivery, ...] = ()
 
     @property
@@ -152,7 +150,7 @@ def preview_detail(
             swallowed=None,
             deliveries=_first_deliveries(operation),
         )
-    topics = _topics_of(operation, summary.breakdown)
+    topics = previews.topics_of(operation, summary.breakdown)
     staying = topics_that_stay(operation, topics)
     return PreviewDetail(
         operation=operation,
@@ -169,7 +167,6 @@ def preview_detail(
         moves_some=len(staying) < len(topics),
         moves_all=bool(topics) and not staying,
         brokers_away=_brokers_away(operation, topics, now=now),
-        without_broker=_targets_without_broker(operation, topics),
         may_order=operation.verb == Verb.REDRIVE and _keep_order(operation, summary),
     )
 
@@ -183,17 +180,6 @@ def _first_deliveries(operation: Operation) -> tuple[Delivery, ...]:
     )
     rows = Delivery.objects.filter(pk__in=first).select_related("endpoint")
     return tuple(rows.order_by("pk"))
-
-
-def _topics_of(operation: Operation, breakdown: ItemBreakdown) -> list[int]:
-    """List the ids of the topics of a preview's messages.
-
-    Where the breakdown does not tell them: of all topics that the operation may touch.
-    """
-    if breakdown.topic_ids is not None:
-        return list(breakdown.topic_ids)
-    allowed = Topic.objects.matching(operation.topics)
-    return list(allowed.values_list("pk", flat=True))
 
 
 def _brokers_away(
@@ -218,14 +204,6 @@ def _brokers_away(
             }
         )
     )
-
-
-def _targets_without_broker(operation: Operation, topics: list[int]) -> tuple[str, ...]:
-    """Name some topics that an operation would send to and that no broker carries."""
-    if operation.verb not in SENDS:
-        return ()
-    targets = Topic.objects.filter(pk__in=targets_of(operation, topics), broker=None)
-    return tuple(targets.order_by("name").values_list("name", flat=True)[:MOST_NAMED])
 
 
 def _have_confirmed(topics: set[int]) -> bool | TooSlow:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from apps.brokers.adapter_contract import Header, OutcomeKind, PublishOutcome
+from apps.brokers.senders_of_topics_without_broker import Sender
 from apps.brokers.services.topics_and_routing_publisher import RoutedMessage
 from apps.core import clock
 from apps.redelivery.call_and_delivery_dataclasses import NewDelivery
@@ -43,6 +44,15 @@ def store_as_deliveries(
         for index, outcome in zip(indexes, _send(endpoint, batch), strict=True):
             outcomes[index] = outcome
     return outcomes
+
+
+def topics_of_endpoints(topics: Collection[int]) -> Iterable[int]:
+    """Return the ids of those of some topics that are an endpoint's."""
+    endpoints = Endpoint.objects.filter(topic__in=topics)
+    return endpoints.values_list("topic", flat=True)
+
+
+SENDER = Sender(send=store_as_deliveries, owned=topics_of_endpoints)
 
 
 def _send(

@@ -15,6 +15,7 @@ from django.db import connection, transaction
 from django.db.models import Max, QuerySet
 
 from apps.audit.services import REASON_LIMIT
+from apps.brokers import senders_of_topics_without_broker
 from apps.brokers.adapter_contract import Ordering
 from apps.brokers.models import Topic
 from apps.brokers.services import topics_and_routing_publisher as brokers
@@ -50,6 +51,7 @@ MOST_IDS = 10_000
 # Unconfirmed previews of one actor: each stores a copy of its selection.
 MOST_PREVIEWS = 200
 MOST_COUNTED = 10_001
+MOST_NAMED = 100
 MOVED_IS_NEVER_CONFIRMED = (
     "what is sent to another topic, or given back, is never confirmed: go by what did "
     "not come back within the time (null)"
@@ -162,6 +164,7 @@ class PreviewSummary:
     `breakdown` counts topics by id, which `topic_names` names. `elsewhere` has the
     messages that failed in another queue, among the first to be sent. `redirects` names
     the topics that are requeued elsewhere by their policies, and where to.
+    `without_sender` names the first topics to which it would send and nothing can.
     """
 
     operation: Operation
@@ -172,6 +175,7 @@ class PreviewSummary:
     newer: int
     redirects: Mapping[str, str]
     elsewhere: tuple[MisroutedCount, ...]
+    without_sender: tuple[str, ...]
 
     @property
     def skipped(self) -> Shares:
@@ -314,7 +318,30 @@ def summarize(*, operation: Operation) -> PreviewSummary:
         elsewhere=redrive_to_other_queue_count.count_elsewhere(
             operation, breakdown.first
         ),
+        without_sender=_topics_without_sender(operation, breakdown),
     )
+
+
+def topics_of(operation: Operation, breakdown: ItemBreakdown) -> list[int]:
+    """List the ids of the topics of a preview's messages.
+
+    Where the breakdown does not tell them: of all topics that the operation may touch.
+    """
+    if breakdown.topic_ids is not None:
+        return list(breakdown.topic_ids)
+    allowed = Topic.objects.matching(operation.topics)
+    return list(allowed.values_list("pk", flat=True))
+
+
+def _topics_without_sender(
+    operation: Operation, breakdown: ItemBreakdown
+) -> tuple[str, ...]:
+    """Name some topics whose messages an operation would send and would be refused."""
+    if operation.verb not in SENDS:
+        return ()
+    targets = operation_redirects.targets_of(operation, topics_of(operation, breakdown))
+    topics = senders_of_topics_without_broker.topics_without_sender(targets)
+    return tuple(topics.order_by("name").values_list("name", flat=True)[:MOST_NAMED])
 
 
 def breakdown_of(operation: Operation) -> ItemBreakdown:

@@ -191,6 +191,22 @@ def test_what_was_refused_is_acknowledged_once_the_operation_is_over(
     assert (after["actor"][:4], after["messages"]) == ("key:", 2)
 
 
+def test_a_preview_names_the_topics_whose_messages_will_be_refused(
+    operations_caller: Caller, now: datetime, orders: Topic
+) -> None:
+    poisons(now, 1)
+    poisons(now, 1, topic="outbox/shop")
+
+    requeue = preview(operations_caller, verb="redrive", q="").json
+    elsewhere = preview(
+        operations_caller, verb="redrive", q="", target_topic="orders"
+    ).json
+    dropping = preview(operations_caller, q="").json
+
+    assert requeue["without_sender"] == ["outbox/shop"]
+    assert elsewhere["without_sender"] == dropping["without_sender"] == []
+
+
 def test_a_redrive_goes_to_the_broker_and_may_be_silent(
     operations_caller: Caller, now: datetime, orders: Topic
 ) -> None:

@@ -19,6 +19,7 @@ from apps.core import clock
 from apps.poison.models import Poison
 from apps.poison.query_language import Query
 from apps.poison.states import PoisonState
+from apps.redelivery.services.request_acceptance import accept
 from apps.team.models import User
 from apps.team.rights import Role
 from apps.triage.models import Operation
@@ -28,6 +29,13 @@ from apps.triage.services.previews import SelectionRequest
 from tests.failure_report_builders import drop, poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import words
+from tests.integration.redelivery.endpoint_and_delivery_builders import (
+    BROKEN,
+    NOW,
+    endpoint,
+    request,
+)
+from tests.triage_operation_runner import counts_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -367,6 +375,25 @@ def test_the_same_selection_can_be_sent_to_another_topic(
     poison.refresh_from_db()
     assert "token=" in response["Location"]
     assert (poison.state, poison.moved_to) == (PoisonState.MOVED, orders)
+
+
+def test_a_requeue_of_an_endpoints_messages_needs_no_broker(anna: Client) -> None:
+    accept(endpoint=endpoint(retries=0), new=request(BROKEN), now=NOW)
+
+    operation, page = look(anna, "redrive", ids=ids(Poison.objects.get()))
+    confirm(anna, operation)
+    run(operation)
+
+    assert "has no broker" not in page
+    assert counts_of(operation) == {"sent": 1}
+
+
+def test_the_preview_of_an_outboxs_rows_leads_to_where_they_are_sent(
+    anna: Client, now: datetime
+) -> None:
+    _, page = look(anna, "redrive", ids=ids(*poisons(now, 1, topic="outbox/shop")))
+
+    assert 'among the rows of the <a href="/outboxes">outbox</a>' in page
 
 
 def test_refused_messages_are_listed_with_the_reason(
