@@ -102,7 +102,8 @@ class HostPort:
         A pattern without a port matches any; `*` is any text.
         """
         port = _split_pattern(pattern)[1]
-        return self.has_host_matching(pattern) and port in {"*", str(self.port)}
+        ours = "" if self.port is None else str(self.port)
+        return self.has_host_matching(pattern) and matches(port, ours)
 
     def has_host_matching(self, pattern: str) -> bool:
         """Tell whether this host matches a pattern's host, whatever the port."""

@@ -97,6 +97,22 @@ def test_without_a_decision_it_says_how_one_is_made(anna: Client) -> None:
     assert "choose Requeue or Drop" in page
 
 
+def test_a_search_without_a_match_says_so_and_leads_back(anna: Client) -> None:
+    page = get(anna, "/operations?q=topik%3Aorders&show=done")
+
+    assert "No operation matches" in page
+    assert "<code>topik:orders</code>" in page
+    assert '<a class="button" href="/operations">Clear the search</a>' in page
+    assert "choose Requeue or Drop" not in page
+
+
+def test_an_empty_tab_leads_to_all_operations(anna: Client) -> None:
+    page = get(anna, "/operations?show=needs-you")
+
+    assert "No operation here" in page
+    assert '<a class="button" href="/operations">See all operations</a>' in page
+
+
 def test_what_runs_comes_before_what_is_newer_and_done(
     anna: Client, now: datetime
 ) -> None:

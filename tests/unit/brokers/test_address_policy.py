@@ -178,6 +178,17 @@ def test_only_hosts_of_the_setting_may_be_entered(url: str, *, wrong: bool) -> N
     assert refused(url) is wrong
 
 
+@override_settings(POISONWEB_BROKER_HOSTS=("10.0.0.7:298*",))
+@pytest.mark.parametrize(
+    ("port", "wrong"),
+    [("298", False), ("29851", False), ("6379", True), ("1298", True)],
+)
+def test_the_setting_may_name_the_beginning_of_a_port(
+    port: str, *, wrong: bool
+) -> None:
+    assert refused(f"redis://10.0.0.7:{port}") is wrong
+
+
 @override_settings(POISONWEB_BROKER_HOSTS=("mq.example:5671", "*.eu.example:1"))
 @pytest.mark.parametrize(
     ("url", "says"),
