@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
 from uuid import UUID
@@ -97,9 +97,15 @@ class MessageDetail:
     given_back_to: str = ""
     origin: str = ""
     delivery: UUID | None = None
+    deliveries: Mapping[str, UUID] = field(default_factory=dict)
     outbox_row: int | None = None  # of an outbox that is not registered here
     body: BodyView | None = None
     content_type: str | None = None
+
+    @property
+    def redrives_with_deliveries(self) -> list[tuple[Redrive, UUID | None]]:
+        """Pair each requeue with the delivery that it became, if it did."""
+        return [(each, self.deliveries.get(each.bookmark)) for each in self.redrives]
 
     @property
     def failures_listed(self) -> int:
@@ -219,6 +225,11 @@ def _detail(
         problem=message.problem_id
     )
     newest = list(redrives.order_by("-n")[:MOST_SHOWN])
+    deliveries = delivery_content_access.of_bookmarks(
+        message.topic.name,
+        [message.bookmark_text, *(redrive.bookmark for redrive in newest)],
+        principal,
+    )
     return MessageDetail(
         message=message,
         failures=message_contents.failures(failures, limit=MOST_SHOWN),
@@ -231,9 +242,8 @@ def _detail(
         else [],
         neighbours=neighbours(same_problem, message, field="last_failed_at"),
         origin=origin_queue_mismatch.of(message.pk, topic=message.topic.native_name),
-        delivery=delivery_content_access.of_message(
-            message.topic.name, message.bookmark_text, principal
-        ),
+        delivery=deliveries.get(message.bookmark_text),
+        deliveries=deliveries,
         outbox_row=_outbox_row(message),
         body=body,
         content_type=content_type,

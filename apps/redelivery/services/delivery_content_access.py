@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -54,13 +54,21 @@ def visible(*, delivery_id: uuid.UUID, principal: Principal) -> Delivery:
     return delivery
 
 
-def of_message(topic: str, bookmark: str, principal: Principal) -> uuid.UUID | None:
-    """Find the delivery that became this message of an endpoint's topic."""
-    pk = uuid_of(bookmark) if topic.startswith(ENDPOINT_TOPICS) else None
-    if pk is None:
-        return None
-    rows = Delivery.objects.on_endpoints(principal.topics).filter(pk=pk)
-    return rows.values_list("pk", flat=True).first()
+def of_bookmarks(
+    topic: str, bookmarks: Iterable[str], principal: Principal
+) -> dict[str, uuid.UUID]:
+    """Map those of a message's bookmarks that are a visible delivery's id to this id.
+
+    Empty for a message of a topic that is no endpoint's.
+    """
+    if not topic.startswith(ENDPOINT_TOPICS):
+        return {}
+    ids = {bookmark: uuid_of(bookmark) for bookmark in bookmarks}
+    rows = Delivery.objects.on_endpoints(principal.topics).filter(
+        pk__in=[pk for pk in ids.values() if pk]
+    )
+    visible_ids = set(rows.values_list("pk", flat=True))
+    return {bookmark: pk for bookmark, pk in ids.items() if pk and pk in visible_ids}
 
 
 def first_headers(delivery: Delivery) -> list[Header]:

@@ -19,6 +19,7 @@ from apps.core import clock
 from apps.poison.models import Poison
 from apps.poison.query_language import Query
 from apps.poison.states import PoisonState
+from apps.redelivery.models import Delivery
 from apps.redelivery.services.request_acceptance import accept
 from apps.team.models import User
 from apps.team.rights import Role
@@ -386,6 +387,10 @@ def test_a_requeue_of_an_endpoints_messages_needs_no_broker(anna: Client) -> Non
 
     assert "has no broker" not in page
     assert counts_of(operation) == {"sent": 1}
+    message = anna.get(f"/messages/{Poison.objects.get().pk}").content.decode()
+    deliveries = set(Delivery.objects.values_list("pk", flat=True))
+    assert len(deliveries) == 2
+    assert all(f'href="/deliveries/{delivery}"' in message for delivery in deliveries)
 
 
 def test_the_preview_of_an_outboxs_rows_leads_to_where_they_are_sent(
