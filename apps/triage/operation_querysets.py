@@ -16,6 +16,7 @@ from apps.triage.operation_states import (
     CONFIRMED,
     LAYOUTS,
     UNFINISHED,
+    OperationGroup,
     OperationState,
     before,
 )
@@ -61,6 +62,14 @@ class OperationQuerySet(models.QuerySet["Operation"]):
             | waits
             | Exists(windows.filter(troubled)) & ~Exists(_covering_acknowledgements())
         )
+
+    def in_group(self, group: OperationGroup | None) -> Self:
+        """Keep operations of a group, those of None are all."""
+        if group is OperationGroup.NEEDS_YOU:
+            return self.needing_a_person()
+        if group is OperationGroup.RUNNING:
+            return self.unfinished()
+        return self if group is None else self.exclude(state__in=UNFINISHED)
 
     def active(self) -> Self:
         """Keep operations that a worker has to work on."""

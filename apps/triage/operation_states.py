@@ -65,6 +65,14 @@ class OperationState(StrEnum):
     DONE = "done"
 
 
+class OperationGroup(StrEnum):
+    """Which operations a list shows; NEEDS_YOU: a person should look at them."""
+
+    RUNNING = "running"
+    NEEDS_YOU = "needs-you"
+    DONE = "done"
+
+
 NEXT: dict[OperationState, frozenset[OperationState]] = {
     OperationState.PREVIEW: frozenset({OperationState.QUEUED}),
     # Done although paused, or queued again: its last messages were just being sent.

@@ -80,6 +80,7 @@ OPERATION: Final[Value] = {
     "as_of": AT,
     "confirmed_at": AT,
     "finished_at": LATER,
+    "acknowledged": None,
 }
 ENTRY: Final[Value] = {
     "seq": 27,
@@ -547,7 +548,6 @@ ANSWERS: Final[Mapping[str, Examples]] = {
             "skipped": [],
             "rate": 1.0,
             "eta": None,
-            "acknowledged": None,
         }
     ),
     "Entries": _list_of(ENTRY),

@@ -68,7 +68,8 @@ def _operations(poison: Poison, principal: Principal) -> list[Operation]:
     """List the newest visible operations that include a poison."""
     ids = Item.objects.filter(poison=poison).values("operation")
     rows = Operation.objects.visible_to(principal).filter(pk__in=ids)
-    return list(rows.select_related("target_topic").recent_first()[:MOST_ENTRIES])
+    rows = rows.select_related("target_topic", "acknowledgement")
+    return list(rows.recent_first()[:MOST_ENTRIES])
 
 
 def _entries(

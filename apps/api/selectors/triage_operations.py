@@ -12,7 +12,7 @@ from apps.poison.states import RedriveOutcome
 from apps.team.rights import Principal
 from apps.triage.item_standings import ItemStanding, listed_items, standings_of
 from apps.triage.models import Operation
-from apps.triage.operation_states import ItemState
+from apps.triage.operation_states import ItemState, OperationGroup
 from apps.triage.progress import OperationProgress, progress_of
 from apps.triage.services import previews
 from apps.triage.services.earlier_layout_conversion import convert_preview
@@ -30,11 +30,14 @@ class OperationDetail:
     skipped: list[tuple[int, str]]
 
 
-def recent(window: PageWindow, principal: Principal) -> Page[Operation]:
-    """List a page of visible operations, newest first."""
+def recent(
+    window: PageWindow, principal: Principal, *, show: OperationGroup | None
+) -> Page[Operation]:
+    """List a page of the visible operations of a group, newest first; None: of all."""
     rows = (
         Operation.objects.visible_to(principal)
-        .select_related("target_topic")
+        .in_group(show)
+        .select_related("target_topic", "acknowledgement")
         .recent_first()
     )
     return window.page(rows)

@@ -33,6 +33,7 @@ from apps.triage.operation_states import (
     RETRIED,
     STANDINGS,
     ItemKindName,
+    OperationGroup,
     Verb,
 )
 from apps.triage.ramps import LARGEST_STEP, LONGEST_WAIT, MOST_STEPS, Ramp
@@ -48,6 +49,7 @@ StandingName = choice("Standing", STANDINGS)
 ListedStanding = choice("ListedStanding", LISTED)
 RetriedStanding = choice("RetriedStanding", RETRIED)
 OperationStateName = choice("OperationState", CONFIRMED)
+OperationGroupName = choice("OperationGroup", OperationGroup)
 
 
 class Decision(RequestSchema[dict[str, Any]]):
@@ -154,8 +156,25 @@ class ItemsParams(QuerySchema[dict[str, Any]]):
     limit = NumberOfAddress(**OPTIONAL, min_value=1, max_value=MOST_LIMIT)
 
 
+class OperationsQuery(QuerySchema[dict[str, Any]]):
+    show = OperationGroupName(
+        **OPTIONAL,
+        help_text="`needs-you`: paused, waiting for a broker, or with messages that"
+        " were refused, came back or are unknown, more than were acknowledged; all if"
+        " left out",
+    )
+
+
 class Accepted(Schema):
     id = Number(help_text="of the operation")
+
+
+class Acknowledgement(Schema):
+    actor = Text()
+    at = Moment()
+    messages = Number(
+        source="troubled", help_text="that were refused, came back or are unknown"
+    )
 
 
 class OperationRow(Sourced):
@@ -184,6 +203,11 @@ class OperationRow(Sourced):
     as_of = Moment(source="created_at")
     confirmed_at = Moment()
     finished_at = Moment(allow_null=True)
+    acknowledged = Acknowledgement(
+        source="acknowledgement",
+        allow_null=True,
+        help_text="by a person, the last time",
+    )
 
 
 class Counts(Schema):
@@ -196,14 +220,6 @@ class Counts(Schema):
 class SingledOut(TupleSchema):
     poison = Number()
     reason = Text()
-
-
-class Acknowledgement(Schema):
-    actor = Text()
-    at = Moment()
-    messages = Number(
-        source="troubled", help_text="that were refused, came back or are unknown"
-    )
 
 
 class OperationDetail(OperationRow):
@@ -231,11 +247,6 @@ class OperationDetail(OperationRow):
         help_text="items a second so far",
     )
     eta = Moment(source="progress.eta", allow_null=True)
-    acknowledged = Acknowledgement(
-        source="progress.operation.acknowledgement",
-        allow_null=True,
-        help_text="by a person, the last time",
-    )
 
     def get_fields(self) -> dict[str, AnyField]:
         row = within("progress.operation", OperationRow().get_fields())

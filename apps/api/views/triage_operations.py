@@ -40,13 +40,14 @@ class Operations(View):
         "listOperations",
         "List what was decided, newest first",
         answer=serializers.Operations,
-        parameters=PAGING,
+        parameters=[serializers.OperationsQuery, *PAGING],
         refusals=[HTTPStatus.BAD_REQUEST],
     )
     def get(self, request: Request) -> Response:
         """Lists operations. A key for some topics sees those under its own patterns."""
+        query = serializers.OperationsQuery.parse_query(request.query_params)
         window = PageWindow.parse(request, name="operations")
-        page = triage_operations.recent(window, self.principal)
+        page = triage_operations.recent(window, self.principal, **query)
         return list_response(page, serializers.OperationRow(page.rows, many=True).data)
 
     @describe_call(

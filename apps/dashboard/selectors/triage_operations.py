@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 
 from django.db.models import Exists, OuterRef, Q
 
@@ -21,6 +20,7 @@ from apps.triage.operation_querysets import OperationQuerySet
 from apps.triage.operation_states import (
     UNFINISHED,
     ItemState,
+    OperationGroup,
     OperationState,
     Verb,
 )
@@ -179,38 +179,25 @@ def running(principal: Principal) -> list[Operation]:
     return list(unfinished.select_related("target_topic").recent_first()[:MOST_LISTED])
 
 
-class Tab(StrEnum):
-    """Which operations the list shows; NEEDS_YOU: a person should look at them."""
-
-    ALL = ""
-    RUNNING = "running"
-    NEEDS_YOU = "needs-you"
-    DONE = "done"
-
-
 def find(
     cursor: ListCursor | None,
     principal: Principal,
     *,
-    tab: Tab = Tab.ALL,
+    group: OperationGroup | None = None,
     text: str = "",
 ) -> OperationList:
     """List the running operations, then a page of finished ones, newest first.
 
     `text` is searched in the number, the actor, the reason and the query.
     """
-    visible = _search(Operation.objects.visible_to(principal), text)
-    if tab is Tab.NEEDS_YOU:
-        visible = visible.needing_a_person()
+    visible = _search(Operation.objects.visible_to(principal).in_group(group), text)
     # Running ones first: one that ends between the two queries is still listed.
     now_running = []
-    if cursor is None and tab is not Tab.DONE:
+    if cursor is None:
         unfinished = visible.unfinished().select_related("target_topic")
         now_running = list(unfinished.recent_first()[:MOST_LISTED])
     running_ids = [operation.pk for operation in now_running]
     finished = visible.exclude(state__in=UNFINISHED).exclude(pk__in=running_ids)
-    if tab is Tab.RUNNING:
-        finished = finished.none()
     finished_page = page(
         finished.select_related("target_topic"), field="confirmed_at", cursor=cursor
     )

@@ -31,19 +31,18 @@ from apps.dashboard.selectors import (
     triage_operations,
 )
 from apps.dashboard.selectors.operation_previews import PreviewDetail
-from apps.dashboard.selectors.triage_operations import Tab
 from apps.team.rights import Scope
 from apps.triage import operation_enqueueing
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
-from apps.triage.operation_states import Verb
+from apps.triage.operation_states import OperationGroup, Verb
 from apps.triage.services.previews import Route, SendLimits
 
 TABS = (
-    (Tab.ALL, "All"),
-    (Tab.RUNNING, "Running"),
-    (Tab.NEEDS_YOU, "Needs you"),
-    (Tab.DONE, "Done"),
+    ("", "All"),
+    (OperationGroup.RUNNING, "Running"),
+    (OperationGroup.NEEDS_YOU, "Needs you"),
+    (OperationGroup.DONE, "Done"),
 )
 
 
@@ -51,14 +50,16 @@ TABS = (
 @needs(Scope.OPERATIONS_READ)
 def index(request: SignedIn) -> HttpResponse:
     cursor = ListCursor.parse(request.GET.get("cursor", ""))
-    tab_name = request.GET.get("show", "")
-    tab = Tab(tab_name) if tab_name in set(Tab) else Tab.ALL
+    name = request.GET.get("show", "")
+    group = OperationGroup(name) if name in set(OperationGroup) else None
     text = request.GET.get("q", "")
-    listing = triage_operations.find(cursor, request.user.principal, tab=tab, text=text)
+    listing = triage_operations.find(
+        cursor, request.user.principal, group=group, text=text
+    )
     context = {
         "operations": listing,
         "tabs": TABS,
-        "tab": tab,
+        "tab": group or "",
         "text": text,
         "curl": api_calls_as_curl.get(request, "/api/v1/operations"),
     }

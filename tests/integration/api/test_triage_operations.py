@@ -182,12 +182,16 @@ def test_what_was_refused_is_acknowledged_once_the_operation_is_over(
     too_early = operations_caller.post(f"{where}/acknowledge", {})
     run(number)
     before = operations_caller.get(where).json["acknowledged"]
+    needing = operations_caller.get("operations", show="needs-you").results
     reply = operations_caller.post(f"{where}/acknowledge", {"reason": "known"})
     after = operations_caller.get(where).json["acknowledged"]
+    quiet = operations_caller.get("operations", show="needs-you").results
 
     assert (too_early.status, reply.status) == (409, 200)
     assert reply.json["id"] == number
     assert before is None
+    assert ([row["id"] for row in needing], quiet) == ([number], [])
+    assert reply.json["acknowledged"] == after
     assert (after["actor"][:4], after["messages"]) == ("key:", 2)
 
 
@@ -241,6 +245,29 @@ def test_operations_are_listed_newest_first_without_previews(
     listed = [row["id"] for row in (*first.results, *rest.results)]
     assert listed == numbers[::-1]
     assert rest.json["next"] is None
+
+
+@pytest.mark.parametrize(
+    ("show", "listed"),
+    [
+        ("running", ["running"]),
+        ("needs-you", ["refused"]),
+        ("done", ["refused", "done"]),
+    ],
+)
+def test_operations_of_a_group_are_listed(
+    operations_caller: Caller, now: datetime, show: str, listed: list[str]
+) -> None:
+    ids = [poisons(now, 1)[0].pk for _ in range(3)]
+    numbers = {"done": drop(operations_caller, ids=[ids[0]])}
+    for name, pk in zip(("refused", "running"), ids[1:], strict=True):
+        token = preview(operations_caller, verb="redrive", ids=[pk]).json["token"]
+        numbers[name] = confirm(operations_caller, token).json["id"]
+    run(numbers["refused"])
+
+    reply = operations_caller.get("operations", show=show)
+
+    assert [row["id"] for row in reply.results] == [numbers[name] for name in listed]
 
 
 def test_an_undo_restores_what_was_dropped(
