@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class TopicSender:
     """Owner of topics without a broker.
 
     `send` returns an outcome for each message in order, None where it does not own the
@@ -30,10 +30,10 @@ class Sender:
     owned: Callable[[Collection[int]], Iterable[int]]
 
 
-_senders: list[Sender] = []
+_senders: list[TopicSender] = []
 
 
-def register_sender(sender: Sender) -> None:
+def register_sender(sender: TopicSender) -> None:
     """Register how a publisher sends messages of topics without a broker, only once."""
     if sender not in _senders:
         _senders.append(sender)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from apps.brokers.adapter_contract import Header, OutcomeKind, PublishOutcome
-from apps.brokers.senders_of_topics_without_broker import Sender
+from apps.brokers.senders_of_topics_without_broker import TopicSender
 from apps.brokers.services.topics_and_routing_publisher import RoutedMessage
 from apps.core import clock
 from apps.redelivery.call_and_delivery_dataclasses import NewDelivery
@@ -52,7 +52,7 @@ def topics_of_endpoints(topics: Collection[int]) -> Iterable[int]:
     return endpoints.values_list("topic", flat=True)
 
 
-SENDER = Sender(send=store_as_deliveries, owned=topics_of_endpoints)
+SENDER = TopicSender(send=store_as_deliveries, owned=topics_of_endpoints)
 
 
 def _send(
