@@ -178,6 +178,11 @@ urlpatterns = [
         name="operation-control",
     ),
     path(
+        "operations/acknowledge",
+        operation_control.acknowledge_all,
+        name="operations-acknowledge",
+    ),
+    path(
         "operations/<int:operation_id>/acknowledge",
         operation_control.acknowledge,
         name="operation-acknowledge",

@@ -138,6 +138,7 @@ PAGES: Final[Mapping[str, Mapping[str, Who]]] = {
     "/operations": {"GET": Who.SIGNED_IN},
     "/operations/preview": {"GET": Who.OPERATORS, "POST": Who.OPERATORS},
     "/operations/confirm": {"GET": Who.OPERATORS, "POST": Who.OPERATORS},
+    "/operations/acknowledge": {"POST": Who.OPERATORS},
     "/operations/N": {"GET": Who.SIGNED_IN},
     "/operations/N/items": {"GET": Who.SIGNED_IN},
     "/operations/N/control": {"POST": Who.OPERATORS},

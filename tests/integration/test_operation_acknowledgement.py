@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 
 import pytest
 from redis import Redis
 
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
-from apps.core.errors import Absent, Forbidden, Refused
+from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.poison.services import redrive_confirmations_by_token
 from apps.team.rights import GRANTS, Principal, Role
 from apps.triage.models import Acknowledgement, Operation
-from apps.triage.services.acknowledgement import acknowledge
+from apps.triage.services.acknowledgement import acknowledge, acknowledge_all
 from tests.failure_report_builders import capture, failure, poisons
 from tests.triage_operation_runner import confirm, preview, run, sent_messages
 
@@ -106,6 +107,25 @@ def test_a_repeated_acknowledgement_changes_and_records_nothing(
     acknowledgement = Acknowledgement.objects.get(operation=over)
     assert (acknowledgement.at, acknowledgement.troubled) == (now, 1)
     assert len(recorded(over)) == 1
+
+
+def test_of_many_only_those_in_trouble_are_acknowledged(
+    over: Operation, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    come_back(stream, now, range(2))
+    running = confirm(operator, preview(operator, now), now)
+    ids = [over.pk, running.pk, running.pk + 1]
+    accept_all = partial(acknowledge_all, reason="known", principal=operator, now=now)
+
+    first = accept_all(operation_ids=ids)
+    again = accept_all(operation_ids=ids)
+
+    assert (first, again) == (1, 0)
+    assert not needs_a_person(over)
+    assert recorded(over) == [(str(operator.actor), "known", 2)]
+    assert not recorded(running)
+    with pytest.raises(Invalid, match="at most 200 operations"):
+        accept_all(operation_ids=range(201))
 
 
 def test_what_is_not_over_or_has_no_trouble_cannot_be_acknowledged(

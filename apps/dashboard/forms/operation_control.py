@@ -8,7 +8,7 @@ from django import forms
 from django.http import QueryDict
 
 from apps.core.errors import Invalid
-from apps.dashboard.forms.fields import ReasonField, require_valid
+from apps.dashboard.forms.fields import Ids, ReasonField, require_valid
 from apps.triage.models import Operation
 from apps.triage.ramps import DEFAULT_STEPS, MOST_STEPS, Ramp
 from apps.triage.services.control import CANCEL, PAUSE, RESUME, ControlStep
@@ -40,6 +40,19 @@ class ControlForm(forms.Form):
     def step(self) -> ControlStep:
         """Return the operation's step that was chosen: pause, resume or cancel."""
         return STEPS[self.cleaned_data["act"]]
+
+
+class AcknowledgementForm(forms.Form):
+    """Which of the listed operations a person has seen."""
+
+    ids = Ids()
+
+    @classmethod
+    def read(cls, data: QueryDict) -> Self:
+        """Parse the form of a list of operations; raises Invalid for a wrong number."""
+        form = cls({"ids": data.getlist("ids")})
+        require_valid(form)
+        return form
 
 
 class RateForm(forms.Form):

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from apps.core import clock
 from apps.core.errors import Invalid
 from apps.dashboard.decorators import SignedIn, needs
-from apps.dashboard.forms.operation_control import ControlForm, RateForm
+from apps.dashboard.forms.operation_control import (
+    AcknowledgementForm,
+    ControlForm,
+    RateForm,
+)
+from apps.dashboard.presentation.plurals import counted_noun
 from apps.dashboard.views.triage_operations import operation_page
 from apps.team.rights import Scope
 from apps.triage import operation_enqueueing
+from apps.triage.operation_states import OperationGroup
 from apps.triage.services import acknowledgement, control
 
 
@@ -70,3 +78,18 @@ def acknowledge(request: SignedIn, operation_id: int) -> HttpResponse:
         now=clock.now(),
     )
     return redirect("operation", operation_id)
+
+
+@require_POST
+@needs(Scope.OPERATIONS_WRITE)
+def acknowledge_all(request: SignedIn) -> HttpResponse:
+    """Answer the form that acknowledges the listed operations; redirect to the list."""
+    form = AcknowledgementForm.read(request.POST)
+    number = acknowledgement.acknowledge_all(
+        operation_ids=form.cleaned_data["ids"],
+        reason="",
+        principal=request.user.principal,
+        now=clock.now(),
+    )
+    messages.success(request, f"{counted_noun(number, 'operation')} acknowledged.")
+    return redirect(f"{reverse('operations')}?show={OperationGroup.NEEDS_YOU}")

@@ -1,18 +1,22 @@
-"""Acknowledge what went wrong in an operation that is over."""
+"""Acknowledge what went wrong in operations that are over."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from django.db import transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action, clean_reason
-from apps.core.errors import Absent, Refused
+from apps.core.errors import Absent, Invalid, Refused
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Acknowledgement, Operation
 from apps.triage.operation_states import FINISHED
-from apps.triage.progress import ItemTally, counts_of
+from apps.triage.progress import ItemTally, all_counts, counts_of
+
+# In one transaction, each with an audit entry.
+MOST_AT_ONCE = 200
 
 
 @transaction.atomic
@@ -24,33 +28,78 @@ def acknowledge(
     Idempotent while no more of them are. Raises Absent; Refused for an operation that
     is not over, or of which no message is in trouble.
     """
-    principal.require(Scope.OPERATIONS_WRITE)
-    reason = clean_reason(reason)
-    visible = Operation.objects.visible_to(principal)
-    operation = visible.select_for_update(no_key=True).filter(pk=operation_id).first()
+    operation = next(iter(_locked([operation_id], principal)), None)
     if operation is None:
         raise Absent(f"There is no operation {operation_id} here.")
     if operation.state not in FINISHED:
         raise Refused(f"Operation {operation_id} is {operation.state}, and not over.")
-    troubled = ItemTally(total=operation.total, counts=counts_of(operation)).troubled
+    troubled = _troubled(operation, counts_of(operation))
     if not troubled:
         raise Refused(
             f"No message of operation {operation_id} was refused, came back or is"
             " unknown."
         )
-    of_all = Acknowledgement.objects.filter(operation=operation, troubled__gte=troubled)
-    if not of_all.exists():
-        Acknowledgement.objects.update_or_create(
-            operation=operation,
-            defaults={"actor": str(principal.actor), "at": now, "troubled": troubled},
-        )
-        audit.record(
-            action=Action.OPERATION_ACKNOWLEDGED,
-            subject=f"operation:{operation.pk}",
-            actor=principal.actor,
-            reason=reason,
-            source=principal.source,
-            now=now,
-            detail={"verb": operation.verb, "messages": troubled},
-        )
+    _store(operation, troubled, clean_reason(reason), principal, now=now)
     return operation
+
+
+@transaction.atomic
+def acknowledge_all(
+    *, operation_ids: Collection[int], reason: str, principal: Principal, now: datetime
+) -> int:
+    """Acknowledge those of some operations that need it; return how many.
+
+    Others are left alone. Raises Invalid for more than `MOST_AT_ONCE`.
+    """
+    if len(operation_ids) > MOST_AT_ONCE:
+        raise Invalid("ids", f"give at most {MOST_AT_ONCE} operations")
+    operations = _locked(operation_ids, principal)
+    counts, reason = all_counts(operations), clean_reason(reason)
+    return sum(
+        _store(operation, troubled, reason, principal, now=now)
+        for operation in operations
+        if operation.state in FINISHED
+        and (troubled := _troubled(operation, counts[operation.pk]))
+    )
+
+
+def _locked(ids: Collection[int], principal: Principal) -> list[Operation]:
+    """Lock those of some operations that a principal sees, in the order of their ids.
+
+    Raises Forbidden without the right to act on operations.
+    """
+    principal.require(Scope.OPERATIONS_WRITE)
+    visible = Operation.objects.visible_to(principal).select_for_update(no_key=True)
+    return list(visible.filter(pk__in=ids).order_by("pk"))
+
+
+def _troubled(operation: Operation, counts: Mapping[str, int]) -> int:
+    return ItemTally(total=operation.total, counts=counts).troubled
+
+
+def _store(
+    operation: Operation,
+    troubled: int,
+    reason: str,
+    principal: Principal,
+    *,
+    now: datetime,
+) -> bool:
+    """Store and record an acknowledgement; tell whether there was none of so many."""
+    of_all = Acknowledgement.objects.filter(operation=operation, troubled__gte=troubled)
+    if of_all.exists():
+        return False
+    Acknowledgement.objects.update_or_create(
+        operation=operation,
+        defaults={"actor": str(principal.actor), "at": now, "troubled": troubled},
+    )
+    audit.record(
+        action=Action.OPERATION_ACKNOWLEDGED,
+        subject=f"operation:{operation.pk}",
+        actor=principal.actor,
+        reason=reason,
+        source=principal.source,
+        now=now,
+        detail={"verb": operation.verb, "messages": troubled},
+    )
+    return True

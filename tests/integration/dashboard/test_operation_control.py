@@ -300,6 +300,24 @@ def test_an_acknowledged_operation_needs_a_person_no_more(
     assert (is_listed(needing, running), is_listed(quiet, running)) == (True, False)
 
 
+def test_all_listed_operations_are_acknowledged_at_once(
+    anna: Client, running: Operation, stream: Redis, now: datetime
+) -> None:
+    run(running, now)
+    answer(stream, now, failing=1)
+
+    needing = anna.get("/operations?show=needs-you").content.decode()
+    ids = re.findall(r'name="ids" value="(\d+)"', needing)
+    quiet = anna.post("/operations/acknowledge", {"ids": ids}, follow=True)
+    wrong = anna.post("/operations/acknowledge", {"ids": ["1; DROP"]})
+
+    assert "Acknowledge 1 operation below" in needing
+    assert ids == [str(running.pk)]
+    assert "1 operation acknowledged." in quiet.content.decode()
+    assert not is_listed(quiet.content.decode(), running)
+    assert wrong.status_code == 422
+
+
 @pytest.mark.parametrize(
     ("query", "listed"),
     [
