@@ -301,6 +301,7 @@ REQUESTS: Final[Mapping[str, Examples]] = {
     "OutboxRemoval": only({"reason": "switched off"}),
     "RowDecision": only({"reason": "the later one is right"}),
     "DeliveryDecision": only(DELIVERIES),
+    "GiveUpDecision": only({**DELIVERIES, "reason": "sold out"}),
     "Holder": only(HOLDER),
     "PositionUpdates": only({"updates": [UPDATE]}),
     "MoveAsk": {

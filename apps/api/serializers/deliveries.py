@@ -25,7 +25,7 @@ from apps.api.serializers.base import (
 )
 from apps.core.text_cleaning import readable
 from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome, DeliveryState
-from apps.redelivery.services.delivery_decisions import MOST_AT_ONCE
+from apps.redelivery.services.delivery_decisions import MOST_AT_ONCE, WHY_GIVEN_UP
 
 DeliveryStateName = choice("DeliveryState", DeliveryState)
 AttemptOutcomeName = choice("AttemptOutcome", AttemptOutcome)
@@ -113,6 +113,16 @@ class DeliveryDecision(RequestSchema[dict[str, Any]]):
     def value_of(self, members: dict[str, Any]) -> dict[str, Any]:
         ids: list[uuid.UUID] = members["ids"]
         return {**members, "ids": set(ids)}
+
+
+class GiveUpDecision(DeliveryDecision):
+    reason = ReasonText(
+        default=serializers.empty,
+        allow_blank=False,
+        allow_null=False,
+        error_messages=dict.fromkeys(("required", "null", "blank"), WHY_GIVEN_UP),
+        help_text="why they are given up; recorded in the audit trail",
+    )
 
 
 class DecisionResult(Schema):

@@ -131,7 +131,7 @@ class GiveUpDeliveries(View):
     @describe_call(
         "giveUpDeliveries",
         "End waiting deliveries as their endpoints say",
-        request=serializers.DeliveryDecision,
+        request=serializers.GiveUpDecision,
         answer=serializers.DecisionResult,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
@@ -139,7 +139,7 @@ class GiveUpDeliveries(View):
     @idempotent
     def post(self, request: Request) -> Response:
         """Sends deliveries to triage, drops or forwards them, with cause `manual`."""
-        ask = serializers.DeliveryDecision.parse(request.data)
+        ask = serializers.GiveUpDecision.parse(request.data)
         number = delivery_decisions.give_up(
             **ask, principal=self.principal, now=clock.now()
         )

@@ -65,8 +65,6 @@ class DeliveriesDecisionForm:
 
         Raises Invalid for giving up without a reason.
         """
-        if self.act == "give_up" and not self.reason.strip():
-            raise Invalid("reason", "say why they are given up")
         return _DECISIONS[self.act](
             ids=self.ids, principal=principal, reason=self.reason, now=now
         )

@@ -23,6 +23,7 @@ from apps.redelivery.services.delivery_state_changes import LockedDeliveries
 from apps.team.rights import Principal, Scope
 
 MOST_AT_ONCE = 1_000
+WHY_GIVEN_UP = "say why they are given up"
 
 
 @transaction.atomic
@@ -50,10 +51,15 @@ def give_up(
     *,
     ids: Collection[uuid.UUID],
     principal: Principal,
-    reason: str = "",
+    reason: str,
     now: datetime,
 ) -> int:
-    """Give up waiting deliveries: end them as their endpoints say; return how many."""
+    """Give up waiting deliveries: end them as their endpoints say; return how many.
+
+    Raises Invalid without a reason.
+    """
+    if not reason.strip():
+        raise Invalid("reason", WHY_GIVEN_UP)
     return _decide(
         LockedDeliveries.give_up,
         Action.DELIVERIES_GIVEN_UP,

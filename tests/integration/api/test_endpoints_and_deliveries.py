@@ -271,7 +271,7 @@ def test_a_decision_acts_once_on_what_its_state_allows(operator: Caller) -> None
         ).json
         for _ in range(2)
     ]
-    again = operator.post("deliveries/give-up", {"ids": ids}).json
+    again = operator.post("deliveries/give-up", {"ids": ids, "reason": "late"}).json
     restored = operator.post("deliveries/restore", {"ids": ids[:1]}).json
     retried = operator.post("deliveries/retry", {"ids": ids}).json
 
@@ -286,6 +286,22 @@ def test_a_decision_acts_once_on_what_its_state_allows(operator: Caller) -> None
     ]
     seen_one = operator.get(f"deliveries/{ids[0]}").json["audit"]
     assert len(seen_one) == 3
+
+
+@pytest.mark.parametrize(
+    "reason", [{}, {"reason": None}, {"reason": ""}, {"reason": " \t"}]
+)
+def test_giving_up_without_a_reason_is_refused(
+    operator: Caller, reason: dict[str, object]
+) -> None:
+    ids = stored(endpoint(), 1)
+
+    reply = operator.post("deliveries/give-up", {"ids": ids, **reason})
+
+    assert (reply.status, reply.pointers) == (422, ["/reason"])
+    assert "say why they are given up" in str(reply.json["errors"])
+    assert Delivery.objects.get().state == "waiting"
+    assert not Entry.objects.filter(action="deliveries.given_up").exists()
 
 
 @pytest.mark.parametrize("ids", [[], ["x"], None, "x", ["1" * 36] * 2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from django.db import connection
@@ -62,12 +63,16 @@ def test_giving_up_ends_deliveries_as_their_endpoint_says() -> None:
         accept(endpoint=each, new=request(), now=NOW)
     ids = list(Delivery.objects.values_list("pk", flat=True))
 
-    assert delivery_decisions.give_up(ids=ids, principal=ADMIN, now=NOW) == 2
+    number = delivery_decisions.give_up(
+        ids=ids, principal=ADMIN, reason="sold out", now=NOW
+    )
+
+    assert number == 2
 
     assert Delivery.objects.get(endpoint=triage).state == "given_up"
     assert Poison.objects.get().cause == "manual"
     assert Delivery.objects.get(endpoint=drop).state == "dropped"
-    assert trail() == [("deliveries.given_up", "deliveries", "")]
+    assert trail() == [("deliveries.given_up", "deliveries", "sold out")]
 
 
 def test_many_that_are_given_up_are_counted_at_the_end_once_for_each_endpoint() -> None:
@@ -77,7 +82,7 @@ def test_many_that_are_given_up_are_counted_at_the_end_once_for_each_endpoint() 
     ids = list(Delivery.objects.values_list("pk", flat=True))
 
     with CaptureQueriesContext(connection) as queries:
-        delivery_decisions.give_up(ids=ids, principal=ADMIN, now=NOW)
+        delivery_decisions.give_up(ids=ids, principal=ADMIN, reason="sold out", now=NOW)
 
     statements = [query["sql"].lstrip().split(" AS count")[0] for query in queries]
     number = statements.count("INSERT INTO redelivery_call_count")
@@ -102,7 +107,10 @@ def give_up_new(number: int) -> int:
 
     with CaptureQueriesContext(connection) as queries:
         delivery_decisions.give_up(
-            ids=[each.id for each in new], principal=ADMIN, now=NOW
+            ids=[each.id for each in new],
+            principal=ADMIN,
+            reason="sold out",
+            now=NOW,
         )
 
     rows = Delivery.objects.filter(endpoint=endpoint_of_these).order_by("pk")
@@ -126,7 +134,10 @@ def test_few_bodies_are_in_memory_while_many_are_given_up(
 
     with CaptureQueriesContext(connection) as queries:
         delivery_decisions.give_up(
-            ids=[each.id for each in new], principal=ADMIN, now=NOW
+            ids=[each.id for each in new],
+            principal=ADMIN,
+            reason="sold out",
+            now=NOW,
         )
 
     assert sum("redelivery_delivery_body" in each["sql"] for each in queries) == 2
@@ -159,7 +170,7 @@ def test_what_is_being_tried_or_is_over_stays_as_it_is() -> None:
         delivery_decisions.give_up,
         delivery_decisions.restore,
     ):
-        assert decide(ids=[new.id], principal=ADMIN, now=NOW) == 0
+        assert decide(ids=[new.id], principal=ADMIN, reason="late", now=NOW) == 0
 
     assert Delivery.objects.get().state == "trying"
     assert trail() == []
@@ -169,13 +180,10 @@ def test_others_deliveries_are_out_of_reach() -> None:
     new = request()
     accept(endpoint=endpoint(), new=new, now=NOW)
     stranger = replace(ADMIN, topics=("orders",))
+    give_up = partial(delivery_decisions.give_up, reason="late", now=NOW)
 
-    assert delivery_decisions.give_up(ids=[new.id], principal=stranger, now=NOW) == 0
+    assert give_up(ids=[new.id], principal=stranger) == 0
     with pytest.raises(Forbidden):
-        delivery_decisions.give_up(
-            ids=[new.id], principal=replace(ADMIN, scopes=frozenset()), now=NOW
-        )
+        give_up(ids=[new.id], principal=replace(ADMIN, scopes=frozenset()))
     with pytest.raises(Invalid, match="1 to 1,000"):
-        delivery_decisions.give_up(
-            ids=[uuid.uuid4() for _ in range(1_001)], principal=ADMIN, now=NOW
-        )
+        give_up(ids=[uuid.uuid4() for _ in range(1_001)], principal=ADMIN)

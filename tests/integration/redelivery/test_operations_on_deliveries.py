@@ -441,9 +441,9 @@ def test_a_single_decision_leaves_what_an_operation_has(
     ids = waiting(endpoint())
     operation = confirmed(Verb.TRY_NOW)
 
-    assert decide(ids=ids, principal=ADMIN, now=AT) == 0
+    assert decide(ids=ids, principal=ADMIN, reason="late", now=AT) == 0
     run(operation, AT)
-    assert decide(ids=ids, principal=ADMIN, now=AT) == 3
+    assert decide(ids=ids, principal=ADMIN, reason="late", now=AT) == 3
 
 
 # Windows, pauses, cancels, and dead workers
