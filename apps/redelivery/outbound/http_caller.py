@@ -13,6 +13,7 @@ header added but `Host` and `Content-Length`, and no proxy of the environment is
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -40,6 +41,8 @@ TOO_SLOW = "The back end sent its answer too slowly."
 # Without a body, these get no `Content-Length` (RFC 9110, 8.6).
 WITHOUT_BODY = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"DELETE"})
 NEVER_FORWARDED = frozenset({b"host", b"content-length", b"transfer-encoding"})
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -79,7 +82,11 @@ class EndpointRequest:
         try:
             return h11.Request(method=self.method, target=self.path, headers=headers)
         except h11.LocalProtocolError as error:
-            raise Invalid("request", f"it is no valid HTTP: {error}.") from error
+            log.info("a request to a back end cannot be written: %s", error)
+            raise Invalid(
+                "request",
+                "it is no valid HTTP: look at its method, path and headers.",
+            ) from error
 
 
 class EndpointAnswer:

@@ -8,7 +8,9 @@ one answer for the next one, so that a delivery would get the answer of another.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import cast
 
 import h11
@@ -23,8 +25,12 @@ from apps.redelivery.outbound.request_and_answer_headers import (
 MOST_INTERIM_ANSWERS = 20
 # Bytes that wait to be parsed; beyond, the back end is not read.
 READ_AHEAD = 256 * 1024
+# Of what the HTTP library says, which may quote a back end.
+LOGGED = 300
 # A smaller body leaves in one packet with its headers, or in few.
 SMALL_BODY = 64 * 1024
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,10 +170,19 @@ class BackEndConnection(asyncio.Protocol):
             self._h11.receive_data(await self._receive())
 
     def _reason_for(self, error: h11.RemoteProtocolError) -> str:
-        """Describe why a back end's answer is no valid HTTP, or ended too early."""
+        """Describe why a back end's answer is no valid HTTP, or ended too early.
+
+        What the library says is for the log: it speaks of its own states.
+        """
+        log.info("an answer of a back end cannot be read: %s", str(error)[:LOGGED])
         if self._is_over and self._h11.their_state is h11.ERROR:
-            return f"The back end closed the connection too early: {error}."
-        return f"The back end's answer is no valid HTTP: {error}."
+            return "The back end closed the connection too early: no answer came whole."
+        if error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+            return (
+                "The back end's answer is no valid HTTP: its headers, or a line of it,"
+                f" are longer than {MOST_HEADER_BYTES} bytes."
+            )
+        return "The back end's answer is no valid HTTP."
 
     async def _receive(self) -> bytes:
         """Wait for bytes of the back end; return b"" at the connection's end."""
