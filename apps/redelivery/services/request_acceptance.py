@@ -19,13 +19,14 @@ def accept(*, endpoint: Endpoint, new: NewDelivery, now: datetime) -> Delivery |
     """Store a request to an endpoint as a delivery, and return it.
 
     Returns None where its `dedupe` is there already, or its endpoint no longer is. A
-    failed first try is stored with it, as its first attempt, and may already end it.
+    failed first try is stored with it, as its first attempt, and may already end it:
+    so it counts as accepted when that try had ended, not when it is stored.
     The caller notifies the senders: see `notify_due`.
     """
     if new.first_try is None:
         return insert(endpoint, new, now=now)
     with transaction.atomic():
-        delivery = insert(endpoint, new, now=now)
+        delivery = insert(endpoint, new, now=min(now, new.first_try.ended_at))
         if delivery is not None:
             _add_first_try(delivery, endpoint, new.first_try)
     return delivery

@@ -165,7 +165,7 @@ def test_endpoints_are_measured_where_a_key_sees_their_topic() -> None:
     stock, spare = endpoint("stock", breaker_failures=1), endpoint("spare")
     hour = timedelta(hours=1)
     accept(endpoint=stock, new=request(is_delayed_by=7_200), now=now - hour)
-    accept(endpoint=stock, new=request(DOWN), now=now)
+    accept(endpoint=stock, new=request(DOWN, tried_at=now), now=now)
     EndpointActivity.objects.filter(endpoint=stock).update(heard_at=now)
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     CallCount.objects.all().delete()

@@ -46,11 +46,13 @@ def endpoint(name: str = "stock-quote", **settings: Any) -> Endpoint:
     return visible_endpoint(name=name, principal=ADMIN)
 
 
-def request(result: CallResult | None = None, **changes: Any) -> NewDelivery:
+def request(
+    result: CallResult | None = None, *, tried_at: datetime = NOW, **changes: Any
+) -> NewDelivery:
     """Make a request to store, with a first try if it has a result."""
     first = None
     if result is not None:
-        first = FirstTry(begun_at=NOW, ended_at=NOW, result=result)
+        first = FirstTry(begun_at=tried_at, ended_at=tried_at, result=result)
     values: dict[str, Any] = {
         "id": new_delivery_id(),
         "method": "POST",

@@ -191,6 +191,16 @@ def test_an_unknown_outcome_is_tried_again_only_where_that_is_harmless(
     assert (stored().state, stored().cause) == (state, cause)
 
 
+def test_a_delivery_that_ends_at_its_first_try_was_accepted_before() -> None:
+    stock = endpoint(expiry=60.0)
+
+    accept(endpoint=stock, new=request(UNKNOWN, is_repeatable=False), now=later(0.01))
+
+    delivery = stored()
+    assert (delivery.state, delivery.finished_at) == ("given_up", NOW)
+    assert (delivery.accepted_at, delivery.expires_at) == (NOW, later(60))
+
+
 def test_without_retries_a_delivery_ends_at_its_expiry(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

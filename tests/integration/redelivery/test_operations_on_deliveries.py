@@ -141,7 +141,7 @@ def test_a_preview_freezes_what_matches_its_filter() -> None:
     waiting(other)
 
     operation = preview(Verb.TRY_NOW, endpoint="stock-quote", state="waiting")
-    accept(endpoint=stock, new=request(DOWN), now=later(2))
+    accept(endpoint=stock, new=request(DOWN, tried_at=later(2)), now=later(2))
 
     items = DeliveryItem.objects.filter(operation=operation).order_by("number")
     assert list(items.values_list("delivery", flat=True)) == ids
@@ -188,7 +188,11 @@ def test_a_worker_takes_a_large_preview() -> None:
     )
 
     # It comes before a worker takes them, but after the request.
-    accept(endpoint=Endpoint.objects.get(), new=request(DOWN), now=later(2))
+    accept(
+        endpoint=Endpoint.objects.get(),
+        new=request(DOWN, tried_at=later(2)),
+        now=later(2),
+    )
     previews.take(operation_id=operation.pk, now=AT)
 
     operation.refresh_from_db()
