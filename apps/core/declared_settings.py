@@ -45,6 +45,11 @@ class Setting:
     is_optional: bool = False
 
 
+def in_full(number: float) -> str:
+    """Write a number as people read it: 31,622,400 and 0.5, without an exponent."""
+    return f"{number:,.15g}"
+
+
 def check_value(setting: Setting, value: Any) -> None:
     """Raise Invalid for a wrong value of a setting of an endpoint or outbox.
 
@@ -71,7 +76,7 @@ def _check_bounds(setting: Setting, value: float | None) -> None:
     elif not setting.least <= value <= setting.most:
         raise Invalid(
             setting.name,
-            f"give a number from {setting.least:g} to {setting.most:,g}",
+            f"give a number from {in_full(setting.least)} to {in_full(setting.most)}",
         )
 
 
@@ -80,4 +85,4 @@ def _check_text(setting: Setting, value: str) -> None:
     if not value and not setting.is_optional:
         raise Invalid(setting.name, f"give it: {setting.help}")
     if len(value) > setting.most:
-        raise Invalid(setting.name, f"give at most {setting.most:,g} characters")
+        raise Invalid(setting.name, f"give at most {in_full(setting.most)} characters")

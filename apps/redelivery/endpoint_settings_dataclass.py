@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Self
 
-from apps.core.declared_settings import check_value
+from apps.core.declared_settings import check_value, in_full
 from apps.core.errors import Invalid
 from apps.redelivery.endpoint_and_delivery_choices import (
     AtEnd,
@@ -105,8 +105,8 @@ class EndpointSettings:
         if self.longest_interval < self.interval:
             raise Invalid(
                 "longest_interval",
-                f"it is {self.longest_interval:g} s, which is shorter than the interval"
-                f" of {self.interval:g} s: make it as long at least",
+                f"it is {in_full(self.longest_interval)} s, which is shorter than the"
+                f" interval of {in_full(self.interval)} s: make it as long at least",
             )
 
     def _check_timeouts(self) -> None:
@@ -115,17 +115,17 @@ class EndpointSettings:
         if self.claim_timeout < attempt + CLOCK_DIFFERENCE:
             raise Invalid(
                 "claim_timeout",
-                f"it is {self.claim_timeout:g} s, and an attempt takes up to"
-                f" {attempt:g} s: make it longer by {CLOCK_DIFFERENCE:g} s at least,"
-                " so that no sender gives up before the attempt is over, whatever its"
-                " clock says",
+                f"it is {in_full(self.claim_timeout)} s, and an attempt takes up to"
+                f" {in_full(attempt)} s: make it longer by {CLOCK_DIFFERENCE:g} s at"
+                " least, so that no sender gives up before the attempt is over,"
+                " whatever its clock says",
             )
         if self.client_timeout <= attempt:
             raise Invalid(
                 "client_timeout",
-                f"it is {self.client_timeout:g} s, and an attempt takes up to"
-                f" {attempt:g} s: make it longer, so that no caller gives up before"
-                " the attempt is over",
+                f"it is {in_full(self.client_timeout)} s, and an attempt takes up to"
+                f" {in_full(attempt)} s: make it longer, so that no caller gives up"
+                " before the attempt is over",
             )
 
     def _check_paths(self) -> None:

@@ -21,6 +21,7 @@ from rest_framework.settings import api_settings
 from apps.api.list_in_request_body import members_of
 from apps.api.request_exceptions import InvalidMembers
 from apps.audit.services import REASON_LIMIT
+from apps.core.declared_settings import in_full
 from apps.core.errors import Invalid, step
 from apps.core.text_cleaning import storable
 from poisonguard import contract
@@ -163,7 +164,7 @@ class Real(serializers.FloatField):
     """A number of JSON, with or without a fraction."""
 
     default_error_messages: ClassVar = _messages(
-        "send a number", range="send a number from {least:g} to {most:,g}"
+        "send a number", range="send a number from {least} to {most}"
     )
 
     def __init__(self, *, least: float, most: float, **options: Any) -> None:
@@ -176,7 +177,7 @@ class Real(serializers.FloatField):
             self.fail("invalid")
         # Of a NaN, neither comparison is true.
         if not self.least <= data <= self.most:
-            self.fail("range", least=self.least, most=self.most)
+            self.fail("range", least=in_full(self.least), most=in_full(self.most))
         return float(data)
 
 

@@ -126,6 +126,7 @@ def test_no_transaction_waits_for_the_look_up_of_a_new_endpoint(
     [
         ({"retries": 1.5}, "/retries", "from 0 to 10000"),
         ({"interval": 0.5}, "/interval", "from 1 to 3,600"),
+        ({"expiry": 0}, "/expiry", "from 1 to 31,622,400"),
         ({"interval": True}, "/interval", "send a number"),
         ({"backoff": "none"}, "/backoff", "fixed, exponential"),
         ({"paths": ["a"]}, "/paths", "begins with /"),

@@ -132,6 +132,7 @@ def test_help_texts_explain_the_article_and_the_order_of_times(admin: Client) ->
         ({"retries": "", "expiry": ""}, "Retries: Give a number of retries, or an"),
         ({"interval": ""}, "Interval: Give a number"),
         ({"interval": "nan"}, "Interval: Give a number from 1"),
+        ({"expiry": "0"}, "Expiry: Give a number from 1 to 31,622,400"),
         ({"paths": "/a\nb"}, "Paths: A pattern begins with /"),
         ({"at_end": "forward"}, "At the end: Name one topic"),
         ({"mode": "x"}, "Mode: Use one of sync-then-retry"),
