@@ -283,7 +283,8 @@ def _calls(principal: Principal, now: datetime) -> list[Metric]:
     """
     calls = CounterMetricFamily(
         "endpoint_calls",
-        "Calls since midnight UTC, and deliveries that were given up.",
+        "Calls since midnight UTC; given_up: deliveries in triage, dropped or"
+        " forwarded.",
         labels=["endpoint", "end"],
     )
     endpoints = _visible_endpoints(principal)

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from django.db import connection
 
+from apps.redelivery.models import Endpoint
+
 MOST_COUNTED = 10_000
 HOURS = 24
 
@@ -21,7 +23,7 @@ class DeliveryBacklog:
     """The unfinished deliveries of an endpoint, each number up to MOST_COUNTED + 1.
 
     `oldest` is when the first of those came that are counted, `next_due` when the next
-    is tried.
+    is tried: not before an open breaker lets its probe through.
     """
 
     waiting: int = 0
@@ -92,8 +94,13 @@ class CallHours:
 # Each in the order of an index of its state alone: finished deliveries cost nothing.
 _BACKLOGS = """
 SELECT endpoint.id, waiting.number, trying.number, forwarding.number,
-    least(waiting.oldest, trying.oldest, forwarding.oldest), waiting.next_due
+    least(waiting.oldest, trying.oldest, forwarding.oldest),
+    CASE WHEN waiting.number > 0
+         THEN greatest(waiting.next_due, CASE WHEN settings.breaker_failures > 0
+                                              THEN activity.open_until END) END
 FROM unnest(%(endpoints)s::bigint[]) AS endpoint(id)
+LEFT JOIN redelivery_endpoint settings ON settings.id = endpoint.id
+LEFT JOIN redelivery_endpoint_activity activity ON activity.endpoint_id = endpoint.id
 CROSS JOIN LATERAL (
     SELECT count(*) AS number, min(accepted_at) AS oldest, min(due_at) AS next_due
     FROM (SELECT accepted_at, due_at FROM redelivery_delivery
@@ -137,6 +144,23 @@ def backlogs(endpoints: Sequence[int]) -> dict[int, DeliveryBacklog]:
             )
             for endpoint, waiting, trying, forwarding, oldest, next_due in cursor
         }
+
+
+def next_probe(
+    endpoint: Endpoint, backlog: DeliveryBacklog | None, *, now: datetime
+) -> datetime | None:
+    """Return when an endpoint's open breaker lets a probe through; None: at no time.
+
+    That is when a delivery is due. Where none waits the time comes with a request, so
+    it is None once the breaker would let one through. `backlog` is None where it is
+    not counted.
+    """
+    open_until = endpoint.activity.open_until
+    if not endpoint.breaker_failures or open_until is None:
+        return None
+    if backlog is None:
+        return open_until
+    return backlog.next_due or (open_until if open_until > now else None)
 
 
 def call_hours(endpoints: Sequence[int], *, now: datetime) -> dict[int, CallHours]:

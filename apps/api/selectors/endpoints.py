@@ -28,6 +28,7 @@ class EndpointDetail:
     fed_by: list[str]
     activity: EndpointActivity
     breaker_state: str
+    next_probe: datetime | None
     backlog: DeliveryBacklog | None
     calls: CallHours | None
 
@@ -66,7 +67,8 @@ def _details(
     """
     topics = topics_that_call(endpoints, principal)
     ids = [endpoint.pk for endpoint in endpoints]
-    backlogs = unless_slow(lambda: endpoint_figures.backlogs(ids))
+    counted = unless_slow(lambda: endpoint_figures.backlogs(ids))
+    backlogs = {} if isinstance(counted, TooSlow) else counted
     calls = unless_slow(lambda: endpoint_figures.call_hours(ids, now=now))
     return [
         EndpointDetail(
@@ -75,7 +77,10 @@ def _details(
             fed_by=[topic.name for topic in topics[endpoint.pk]],
             activity=endpoint.activity,
             breaker_state=breaker_state(endpoint),
-            backlog=None if isinstance(backlogs, TooSlow) else backlogs[endpoint.pk],
+            next_probe=endpoint_figures.next_probe(
+                endpoint, backlogs.get(endpoint.pk), now=now
+            ),
+            backlog=backlogs.get(endpoint.pk),
             calls=None if isinstance(calls, TooSlow) else calls[endpoint.pk],
         )
         for endpoint in endpoints

@@ -92,7 +92,11 @@ class CircuitBreaker(Schema):
     )
     failures_in_a_row = Number(source="activity.failures_in_a_row")
     opened_at = Moment(source="activity.opened_at", allow_null=True)
-    next_probe = Moment(source="activity.open_until", allow_null=True)
+    next_probe = Moment(
+        allow_null=True,
+        help_text="when a delivery is the next probe; where none waits, when a request"
+        " may be it. null: it is not open, or the next request is the probe",
+    )
 
 
 class EndpointBacklog(Schema):
@@ -104,7 +108,10 @@ class EndpointBacklog(Schema):
     oldest = Moment(
         allow_null=True, help_text="when the first of those came that are counted"
     )
-    next_due = Moment(allow_null=True, help_text="when the next one is tried")
+    next_due = Moment(
+        allow_null=True,
+        help_text="when the next one is tried, not before a probe of an open breaker",
+    )
 
 
 class EndpointCalls(Schema):
@@ -113,7 +120,10 @@ class EndpointCalls(Schema):
     succeeded_at_first = Number()
     succeeded_later = Number()
     failed = Number(help_text="attempts, of which several may be of one delivery")
-    given_up = Number(help_text="deliveries that were not tried again")
+    given_up = Number(
+        help_text="deliveries that ended without a success: in triage, dropped or"
+        " forwarded"
+    )
     success_share = serializers.FloatField(
         allow_null=True, help_text="of all calls; null: there was none"
     )

@@ -151,7 +151,8 @@ DELIVERIES = {
     "at first": Definition("Succeeded at first", "requests whose first call succeeded"),
     "later": Definition("Succeeded later", "deliveries that succeeded at a later call"),
     "given up": Definition(
-        "Given up", "deliveries that went to triage, because no further try is due"
+        "Not delivered",
+        "deliveries that ended without a success: in triage, dropped or forwarded",
     ),
     "oldest delivery": Definition(
         "Oldest, of an endpoint", "how long ago the oldest waiting request was accepted"
@@ -286,7 +287,8 @@ REPORTS = {
         "Dropped, of an endpoint", "deliveries that were dropped on that UTC day"
     ),
     "report forwarded": Definition(
-        "Forwarded", "deliveries that were sent to a topic on that UTC day"
+        "Forwarded",
+        "deliveries that went to a topic or to an endpoint on that UTC day",
     ),
     "report timed": Definition(
         "Timed", "deliveries that succeeded: p50, p95 and the longest are of these"

@@ -26,10 +26,14 @@ MOST_SHOWN = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndpointRow:
-    """An endpoint with its figures; `state` is the name of a pill."""
+    """An endpoint with its figures; `state` is the name of a pill.
+
+    `next_probe` is None where it is not open, or where a request is its next probe.
+    """
 
     endpoint: Endpoint
     state: str
+    next_probe: datetime | None
     backlog: DeliveryBacklog | TooSlow
     calls: CallHours | TooSlow
 
@@ -118,15 +122,17 @@ def _visible(principal: Principal) -> EndpointQuerySet:
 def _rows(endpoints: Sequence[Endpoint], *, now: datetime) -> list[EndpointRow]:
     """Build the rows of endpoints, each with state, backlog and calls by the hour."""
     ids = [endpoint.pk for endpoint in endpoints]
-    backlogs = unless_slow(lambda: endpoint_figures.backlogs(ids))
+    counted = unless_slow(lambda: endpoint_figures.backlogs(ids))
+    backlogs = {} if isinstance(counted, TooSlow) else counted
     calls = unless_slow(lambda: endpoint_figures.call_hours(ids, now=now))
     return [
         EndpointRow(
             endpoint=endpoint,
             state=_state(endpoint),
-            backlog=(
-                backlogs if isinstance(backlogs, TooSlow) else backlogs[endpoint.pk]
+            next_probe=endpoint_figures.next_probe(
+                endpoint, backlogs.get(endpoint.pk), now=now
             ),
+            backlog=(counted if isinstance(counted, TooSlow) else counted[endpoint.pk]),
             calls=calls if isinstance(calls, TooSlow) else calls[endpoint.pk],
         )
         for endpoint in endpoints

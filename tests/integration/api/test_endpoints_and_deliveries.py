@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from django.db import connection
 from apps.audit.models import Entry
 from apps.core import clock
 from apps.redelivery.endpoint_settings_dataclass import EndpointSettings
-from apps.redelivery.models import Delivery, Endpoint
+from apps.redelivery.models import Delivery, Endpoint, EndpointActivity
 from apps.redelivery.services.endpoints import visible_endpoint
 from apps.redelivery.services.request_acceptance import accept
 from apps.team.rights import Role, Scope
@@ -168,6 +168,24 @@ def test_a_key_for_some_topics_sees_and_changes_only_their_endpoints() -> None:
         assert key.get(path).status == 404
     assert patch(key, f"endpoints/{other.pk}", retries=1).status == 404
     assert key.post("endpoints", {"name": "third", "target": TARGET}).status == 403
+
+
+def test_an_open_breaker_says_when_its_next_probe_really_is(admin: Caller) -> None:
+    stock = endpoint(breaker_failures=1)
+    stored(stock)
+    past, soon, late = (clock.now() + timedelta(hours=each) for each in (-1, 1, 2))
+
+    def times(open_until: datetime, **changes: Any) -> list[datetime | None]:
+        Delivery.objects.update(**changes)
+        EndpointActivity.objects.update(opened_at=past, open_until=open_until)
+        answer = admin.get(f"endpoints/{stock.pk}").json
+        both = answer["breaker"]["next_probe"], answer["backlog"]["next_due"]
+        return [None if each is None else datetime.fromisoformat(each) for each in both]
+
+    assert times(past, due_at=late) == [late, late]
+    assert times(late, due_at=soon) == [late, late]
+    assert times(late, state="dropped", finished_at=past) == [late, None]
+    assert times(past) == [None, None]
 
 
 def test_an_endpoint_with_deliveries_stays_and_says_what_to_do(admin: Caller) -> None:

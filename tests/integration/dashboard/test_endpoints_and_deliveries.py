@@ -17,7 +17,13 @@ from apps.core import clock
 from apps.redelivery.call_and_delivery_dataclasses import CallResult
 from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome
 from apps.redelivery.endpoint_fields import SETTINGS
-from apps.redelivery.models import Attempt, Delivery, Endpoint
+from apps.redelivery.models import (
+    Attempt,
+    CallCount,
+    Delivery,
+    Endpoint,
+    EndpointActivity,
+)
 from apps.redelivery.services import attempt_results, call_counts
 from apps.redelivery.services.request_acceptance import accept
 from apps.team.rights import Role
@@ -93,6 +99,47 @@ def test_the_list_shows_what_waits_and_how_calls_ended(anna: Client) -> None:
     assert "The breaker is open since" in words(own)
     assert "<html" not in part
     assert "stock-quote" in part
+
+
+def test_deliveries_that_an_endpoint_drops_are_counted_as_not_delivered(
+    anna: Client,
+) -> None:
+    stock, now = endpoint(at_end="drop"), clock.now()
+    new = request(UNKNOWN, tried_at=now, is_repeatable=False)
+    accept(endpoint=stock, new=new, now=now)
+
+    page = get(anna, f"/endpoints/{stock.pk}")
+
+    definition = "ended without a success: in triage, dropped or forwarded"
+    assert re.search(rf'{definition}"[^>]*>Not delivered<', page)
+    assert "went to triage" not in page
+    assert Delivery.objects.get().state == "dropped"
+    assert CallCount.objects.get().given_up == 1
+
+
+def test_the_next_probe_of_an_open_breaker_is_when_a_delivery_is_due(
+    anna: Client,
+) -> None:
+    stock = endpoint(breaker_failures=1)
+    stored(stock)
+    now = clock.now()
+
+    def page(minutes: int, **changes: Any) -> str:
+        """Return the page when the breaker holds for these minutes from now on."""
+        Delivery.objects.update(**changes)
+        EndpointActivity.objects.update(
+            open_until=now + timedelta(minutes=minutes, seconds=30)
+        )
+        return words(get(anna, f"/endpoints/{stock.pk}"))
+
+    due = now + timedelta(minutes=7, seconds=30)
+    for minutes, rest in ((-3, "7m"), (9, "9m")):
+        text = page(minutes, due_at=due)
+        assert f"only by a probe, the next one in {rest}; the first success" in text
+        assert f"Next duein {rest}" in text
+    text = page(9, state="dropped", finished_at=now)
+    assert "only by a probe, the next one in 9m; the first" in text
+    assert "only by a probe, which is the next request; the first" in page(-3)
 
 
 def test_an_endpoint_is_added_from_a_preset_and_shows_every_setting(
