@@ -62,7 +62,8 @@ def declared_version(headers: Iterable[Header]) -> SoapVersion | None:
 def version_of(headers: Iterable[Header], body: bytes) -> SoapVersion | None:
     """Return the SOAP version of an HTTP request; None for one that is no SOAP.
 
-    Raises Invalid for SOAP with a doctype, which no version allows.
+    Raises Invalid for a doctype, which no version allows, where the headers declare
+    SOAP. Other XML may have one: its root is not looked for behind it.
     """
     media_type, action = _type_and_action(headers)
     declared = _declared(media_type, action)
