@@ -112,7 +112,9 @@ def _detail(error: Exception, status: HTTPStatus) -> str:
 
 
 def _member_errors(error: Exception) -> list[dict[str, str]]:
-    """List the wrong members of a request, each with its JSON Pointer."""
+    """List the wrong or refused members of a request, with their JSON Pointers."""
+    if isinstance(error, Refused) and error.field:
+        return [{"pointer": f"/{error.field}", "detail": storable(str(error))}]
     if not isinstance(error, Invalid):
         return []
     faults = [(error.pointer, error.remedy)]

@@ -45,6 +45,11 @@ class Invalid(PoisonwebError):
 class Refused(PoisonwebError):
     """The request is not allowed in the current state."""
 
+    def __init__(self, message: str | None = None, *, field: str = "") -> None:
+        super().__init__(message)
+        # The one that would be allowed with another value; "" if there is none.
+        self.field = field
+
 
 class Forbidden(PoisonwebError):
     """You do not have the right to do this."""

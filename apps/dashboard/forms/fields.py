@@ -10,7 +10,7 @@ from django import forms
 from django.http import QueryDict
 
 from apps.audit.services import REASON_LIMIT
-from apps.core.errors import Invalid, PoisonwebError
+from apps.core.errors import Invalid, PoisonwebError, Refused
 from apps.dashboard.keyset_pagination import MAX_ID
 
 
@@ -57,7 +57,9 @@ def require_valid(form: forms.Form) -> None:
 def field_of(wrong: PoisonwebError | None) -> str:
     """Return the name of an error's wrong field; "" if it names none."""
     # An adapter also names the option: "options body_field".
-    return wrong.field.partition(" ")[0] if isinstance(wrong, Invalid) else ""
+    if not isinstance(wrong, Invalid | Refused):
+        return ""
+    return wrong.field.partition(" ")[0]
 
 
 def options_as_json(options: Mapping[str, object]) -> str:

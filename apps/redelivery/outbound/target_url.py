@@ -115,7 +115,6 @@ def _split(url: str, field: str) -> SplitResult:
         raise Invalid(field, "remove blanks, control characters and backslashes.")
     try:
         parts = urlsplit(url)
-        _ = parts.port
     except ValueError:
         raise _invalid_address_error(field) from None
     if "@" in parts.netloc:
@@ -130,9 +129,13 @@ def _split(url: str, field: str) -> SplitResult:
 
 def _port_of(parts: SplitResult, field: str) -> int | None:
     """Return the port written in a target URL; None where it has no port."""
-    if parts.port == 0 or parts.netloc.endswith(":"):
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0  # it is too large
+    if port == 0 or parts.netloc.endswith(":"):
         raise Invalid(field, f"use a port from 1 to {LAST_PORT}, or none.")
-    return parts.port
+    return port
 
 
 def _host_of(parts: SplitResult, field: str) -> str:

@@ -128,7 +128,9 @@ def _create(
     """Insert an endpoint, its topic and its activity."""
     values = _columns(settings, own_name=name, principal=principal)
     if Endpoint.objects.filter(name=name).exists():
-        raise Refused(f"There is an endpoint {name} already: choose another name.")
+        raise Refused(
+            f"There is an endpoint {name} already: choose another name.", field="name"
+        )
     endpoint = Endpoint.objects.create(
         name=name,
         topic=_topic_for(name),

@@ -152,6 +152,16 @@ def test_an_invalid_setting_is_a_422_with_its_name_and_the_remedy(
     assert not Endpoint.objects.exists()
 
 
+def test_a_name_in_use_is_a_409_that_names_it(admin: Caller) -> None:
+    endpoint("quotes")
+
+    reply = admin.post("endpoints", {"name": "quotes", "target": TARGET})
+
+    assert (reply.status, reply.pointers) == (409, ["/name"])
+    assert "choose another name" in reply.json["errors"][0]["detail"]
+    assert reply.json["type"] == "urn:poisonweb:problem:refused"
+
+
 def test_a_key_for_some_topics_sees_and_changes_only_their_endpoints() -> None:
     mine, other = endpoint("mine"), endpoint("other")
     seen_one, unseen_one = stored(mine)[0], stored(other)[0]

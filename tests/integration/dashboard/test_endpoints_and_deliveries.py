@@ -200,6 +200,18 @@ def test_a_refused_form_names_the_setting_and_keeps_what_was_typed(
     assert not Endpoint.objects.exists()
 
 
+def test_a_name_in_use_is_marked_in_the_form(admin: Client) -> None:
+    endpoint("quotes")
+    form = form_on(admin.get("/endpoints/new"), button="Add the endpoint")
+
+    response = form.press(admin, name="quotes", target=TARGET)
+
+    page = response.content.decode()
+    assert response.status_code == 409
+    assert re.search(r'<input [^>]*name="name"[^>]*aria-invalid="true"', page)
+    assert "Name: There is an endpoint quotes already" in words(page)
+
+
 def test_a_change_that_somebody_else_overtook_is_refused(admin: Client) -> None:
     stock = endpoint()
     form = form_on(admin.get(f"/endpoints/{stock.pk}/edit"), button="Save the")
