@@ -47,7 +47,7 @@ class Refused(PoisonwebError):
 
     def __init__(self, message: str | None = None, *, field: str = "") -> None:
         super().__init__(message)
-        # The one that would be allowed with another value; "" if there is none.
+        # The field whose value is refused; "" where no single field is.
         self.field = field
 
 

@@ -290,7 +290,7 @@ def resetting(*parts: bytes) -> Script:
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
-# What h11 says of its own states and buffers.
+# Words of h11 about its own states and buffers.
 OF_LIBRARY = re.compile("role=|state=|bytearray|b'|buffer|peer unexp|illegal|regex")
 NO_ANSWERS: dict[str, tuple[Script, str]] = {
     "closed": (closing(), "closed the connection"),
