@@ -288,7 +288,7 @@ REPORTS = {
     ),
     "report forwarded": Definition(
         "Forwarded",
-        "deliveries that went to a topic or to an endpoint on that UTC day",
+        "deliveries that went to a topic or to another endpoint on that UTC day",
     ),
     "report timed": Definition(
         "Timed", "deliveries that succeeded: p50, p95 and the longest are of these"

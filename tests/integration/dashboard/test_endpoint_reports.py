@@ -73,7 +73,7 @@ def test_the_days_of_each_endpoint_are_added_up(anna: Client) -> None:
     assert "1,020" in page
     assert '<a href="/deliveries?endpoint=quote">' in page
     assert "†" not in page
-    assert "deliveries that went to a topic or another endpoint" in page
+    assert "deliveries that went to a topic or to another endpoint" in page
 
 
 def test_where_most_did_not_succeed_comes_first_and_the_rest_is_counted(
