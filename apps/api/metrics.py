@@ -210,13 +210,6 @@ def _outboxes(principal: Principal, now: datetime) -> list[Metric]:
     Reads what its sweeper noted last.
     """
     gauge = partial(_gauge, label="outbox")
-    waiting = gauge("outbox_waiting", "Rows that wait to be sent.")
-    oldest = gauge(
-        "outbox_oldest_seconds", "Seconds since the oldest row that waits was written."
-    )
-    quarantined = gauge(
-        "outbox_quarantined", "Quarantined rows that wait for a decision."
-    )
     sweeping = gauge(
         "outbox_sweeping", "1 while a sweeper sends what waits, slowed or not."
     )
@@ -231,10 +224,6 @@ def _outboxes(principal: Principal, now: datetime) -> list[Metric]:
     counts = _error_counts(outboxes)
     for each in outboxes:
         label, activity = [_label(each.name)], each.activity
-        waiting.add_metric(label, activity.waiting)
-        age = (now - (activity.oldest_at or now)).total_seconds()
-        oldest.add_metric(label, max(0.0, age))
-        quarantined.add_metric(label, activity.quarantined)
         state = state_of(each, now=now)
         sweeping.add_metric(label, float(state in SENDING))
         breaker.add_metric(label, float(state == SweeperState.BROKEN))
@@ -243,8 +232,37 @@ def _outboxes(principal: Principal, now: datetime) -> list[Metric]:
         messages.add_metric(label, activity.sent_count)
         for step, count in counts.get(each.pk, {}).items():
             errors.add_metric([*label, step], count)
-    gauges = [waiting, oldest, quarantined, sweeping, breaker, up, flood]
-    return [*gauges, errors, messages]
+    gauges = [sweeping, breaker, up, flood]
+    return [*_outbox_rows(outboxes, now), *gauges, errors, messages]
+
+
+def _outbox_rows(outboxes: list[Outbox], now: datetime) -> list[Metric]:
+    """Measure what each outbox's rows were counted to be, and how old the counts are.
+
+    Before the first count there are none, and their age is that of the outbox.
+    """
+    gauge = partial(_gauge, label="outbox")
+    waiting = gauge("outbox_waiting", "Rows that wait to be sent.")
+    oldest = gauge(
+        "outbox_oldest_seconds", "Seconds since the oldest row that waits was written."
+    )
+    quarantined = gauge(
+        "outbox_quarantined", "Quarantined rows that wait for a decision."
+    )
+    age_of_counts = gauge(
+        "outbox_count_age_seconds", "Seconds since the rows were counted."
+    )
+    for each in outboxes:
+        label, activity = [_label(each.name)], each.activity
+        counted_at = activity.counted_at or each.created_at
+        age_of_counts.add_metric(label, max(0.0, (now - counted_at).total_seconds()))
+        if activity.counted_at is None:
+            continue
+        waiting.add_metric(label, activity.waiting)
+        age = (now - (activity.oldest_at or now)).total_seconds()
+        oldest.add_metric(label, max(0.0, age))
+        quarantined.add_metric(label, activity.quarantined)
+    return [waiting, oldest, quarantined, age_of_counts]
 
 
 def _visible_outboxes(principal: Principal) -> list[Outbox]:

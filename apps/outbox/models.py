@@ -77,8 +77,9 @@ class Outbox(models.Model):
 class OutboxActivity(models.Model):
     """What the sweeper of an outbox notes every second.
 
-    Counts of what waits and is quarantined are those of `noted_at`; `sent_count` and
-    `duplicate_count` count since the outbox was added.
+    Counts of what waits and is quarantined are those of `counted_at`, which stays
+    behind `noted_at` while the table cannot be read, and is None before the first
+    count; `sent_count` and `duplicate_count` count since the outbox was added.
     """
 
     outbox = models.OneToOneField(
@@ -87,6 +88,7 @@ class OutboxActivity(models.Model):
     state = models.CharField(max_length=20, default=SweeperState.WAITING.value)
     detail = models.TextField(default="", help_text="why it is in this state")
     noted_at = models.DateTimeField(null=True)
+    counted_at = models.DateTimeField(null=True)
     waiting = models.BigIntegerField(default=0)
     waiting_bytes = models.BigIntegerField(default=0)
     oldest_at = models.DateTimeField(null=True)

@@ -395,6 +395,7 @@ OUTBOX: Final[Value] = {
         "state": "slowed",
         "detail": "orders: consumer billing is 12,000 messages behind",
         "noted_at": AT,
+        "counted_at": AT,
         "waiting": 17,
         "waiting_bytes": 4_096,
         "oldest_at": AT,

@@ -118,13 +118,20 @@ class SweeperError(Schema):
 
 
 class SweeperActivity(Schema):
-    """What the sweeper noted last; counts of rows are those of `noted_at`."""
+    """What the sweeper noted last; its counts of rows are those of `counted_at`."""
 
     state = SweeperStateName(
         help_text="silent: no sweeper has noted anything for 15 seconds"
     )
     detail = Text(source="activity.detail", help_text="why it is in this state")
     noted_at = Moment(source="activity.noted_at", allow_null=True)
+    counted_at = Moment(
+        source="activity.counted_at",
+        allow_null=True,
+        help_text="when `waiting`, `waiting_bytes`, `oldest_at` and `quarantined` were"
+        " counted: earlier than `noted_at` while the table cannot be read; null before"
+        " the first count, with zeros",
+    )
     waiting = Number(source="activity.waiting")
     waiting_bytes = Number(source="activity.waiting_bytes")
     oldest_at = Moment(source="activity.oldest_at", allow_null=True)

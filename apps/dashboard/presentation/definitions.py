@@ -162,7 +162,7 @@ OUTBOXES = {
     "rows waiting": Definition(
         "Rows waiting",
         "messages in a producer's table that are to be sent, as the sweeper counted"
-        " them a moment ago",
+        " them last: a moment ago unless it says when; — before the first count",
     ),
     "rows quarantined": Definition(
         "Rows quarantined",

@@ -16,7 +16,7 @@ from apps.outbox.models import Outbox, OutboxError
 from apps.outbox.outbox_row_decisions import ProducerRow, RowFilter
 from apps.outbox.querysets import OutboxQuerySet
 from apps.outbox.services.outbox_registration import hidden_topics
-from apps.outbox.sweeper_state_for_pages import state_of
+from apps.outbox.sweeper_state_for_pages import has_old_counts, state_of
 from apps.poison.models import Poison, Problem
 from apps.team.rights import Principal, Scope
 
@@ -35,6 +35,7 @@ class OutboxLine:
 
     outbox: Outbox
     state: str
+    has_old_counts: bool
     error: OutboxError | None
 
 
@@ -54,6 +55,7 @@ class OutboxPage:
 
     outbox: Outbox
     state: str
+    has_old_counts: bool
     errors: list[OutboxError]
     entries: list[Entry]
     quarantined: list[Poison] | TooSlow
@@ -80,7 +82,10 @@ def find(filters: NameFilter, principal: Principal, *, now: datetime) -> OutboxL
     return OutboxList(
         rows=[
             OutboxLine(
-                outbox=each, state=state_of(each, now=now), error=latest.get(each.pk)
+                outbox=each,
+                state=state_of(each, now=now),
+                has_old_counts=has_old_counts(each.activity, now=now),
+                error=latest.get(each.pk),
             )
             for each in first
         ],
@@ -99,6 +104,7 @@ def one(outbox_id: int, principal: Principal, *, now: datetime) -> OutboxPage:
     return OutboxPage(
         outbox=outbox,
         state=state_of(outbox, now=now),
+        has_old_counts=has_old_counts(outbox.activity, now=now),
         errors=list(errors[:MOST_SHOWN]),
         entries=list(entries.order_by("-seq")[:MOST_SHOWN]),
         quarantined=_quarantined(outbox, principal),

@@ -16,7 +16,7 @@ from apps.dashboard.selectors.health import MOST_NAMED, Alarm, ComponentStatus
 from apps.outbox.models import SWEEPER_LIVES, Outbox, OutboxActivity
 from apps.outbox.querysets import OutboxQuerySet
 from apps.outbox.sweeper_and_row_states import SweeperState
-from apps.outbox.sweeper_state_for_pages import SILENT, state_of
+from apps.outbox.sweeper_state_for_pages import SILENT, has_old_counts, state_of
 from apps.team.rights import Principal, Scope
 
 SICK = (SweeperState.BROKEN, SweeperState.UNREACHABLE)
@@ -125,16 +125,18 @@ def _alarms(sick: OutboxQuerySet, number: int, *, now: datetime) -> list[Alarm]:
 def _alarm(outbox: Outbox, *, now: datetime) -> Alarm:
     """Build the alarm of a sick outbox: why, how many rows wait, and since when.
 
-    Without an oldest row the number is omitted: its database may never have answered.
+    A count that is not of now comes with its time.
     """
     state, activity = state_of(outbox, now=now), outbox.activity
     detail, at = _reason(state, activity), activity.oldest_at
     if at is not None:
-        verb = "waits" if activity.waiting == 1 else "wait"
-        rows = f"{counted_noun(activity.waiting, 'row')} {verb}"
-        detail = f"{detail}; {rows}, the oldest was written"
+        detail = f"{detail}; {_rows(activity, now=now)}, the oldest was written"
     elif state == SILENT and activity.noted_at is not None:
         detail, at = "the last note of its sweeper was", activity.noted_at
+    elif activity.counted_at is not None:
+        detail, at = f"{detail}; no row waited at the last count,", activity.counted_at
+    else:
+        detail = f"{detail}; what waits was not counted yet"
     return Alarm(
         component=f"Outbox {outbox.name}",
         state=state,
@@ -142,6 +144,14 @@ def _alarm(outbox: Outbox, *, now: datetime) -> Alarm:
         at=at,
         href=reverse("outbox", args=[outbox.pk]),
     )
+
+
+def _rows(activity: OutboxActivity, *, now: datetime) -> str:
+    """Say how many rows wait, or how many waited when they were counted last."""
+    rows = counted_noun(activity.waiting, "row")
+    if has_old_counts(activity, now=now):
+        return f"{rows} waited at {activity.counted_at:%Y-%m-%d %H:%M} UTC"
+    return f"{rows} {'waits' if activity.waiting == 1 else 'wait'}"
 
 
 def _reason(state: str, activity: OutboxActivity) -> str:

@@ -23,13 +23,13 @@ FLOOD_ROWS = 100
 class SweeperNote:
     """What a sweeper did since its last note; `slowed` is topics with reasons.
 
-    The last counts of rows stay where this sweeper has not looked at them:
-    `has_counts` is false.
+    `counted_at` is the time of its counts of rows; None where it has none, so that the
+    last ones stay, with their time.
     """
 
     state: SweeperState
     detail: str = ""
-    has_counts: bool = True
+    counted_at: datetime | None = None
     waiting: int = 0
     waiting_bytes: int = 0
     oldest_at: datetime | None = None
@@ -70,8 +70,9 @@ def note(
     """Store a sweeper's state and errors, unless its outbox was removed."""
     details = [note.detail, _flood_of(outbox_id)]
     counts: dict[str, Any] = {}
-    if note.has_counts:
+    if note.counted_at is not None:
         counts = {
+            "counted_at": note.counted_at,
             "waiting": note.waiting,
             "waiting_bytes": note.waiting_bytes,
             "oldest_at": note.oldest_at,

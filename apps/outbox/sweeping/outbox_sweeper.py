@@ -187,12 +187,15 @@ class _NoteTaker:
         if seconds < NOTE_SECONDS:
             return
         self._noted_at = now
+        counted_at = None
+        if health.fence is not None and health.backlog.measured_at is not None:
+            counted_at = datetime.fromtimestamp(health.backlog.measured_at, UTC)
         state, detail = _state_of(health, slowed)
         errors = [*health.errors, *watch_errors]
         note = SweeperNote(
             state=state,
             detail=self._texts.clean(detail),
-            has_counts=health.fence is not None,
+            counted_at=counted_at,
             waiting=health.backlog.rows,
             waiting_bytes=health.backlog.bytes,
             oldest_at=health.backlog.oldest_at,

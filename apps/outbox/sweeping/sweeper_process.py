@@ -1,4 +1,4 @@
-"""The sweeper process: a thread for each outbox that is not paused.
+"""The sweeper process: a thread for each outbox; of a paused one it only counts rows.
 
 Every second it reads all outboxes: one that was changed, or whose broker was, is swept
 with the new settings, once its last window is marked. Another sweeper process waits for
@@ -18,11 +18,9 @@ from django.forms.models import model_to_dict
 
 from apps.core.postgres_connections import borrow
 from apps.outbox.models import Outbox
-from apps.outbox.services import sweeper_activity
-from apps.outbox.services.sweeper_activity import SweeperNote
-from apps.outbox.sweeper_and_row_states import SweeperState
 from apps.outbox.sweeping.decision_writeback_thread import DecisionWriteback
 from apps.outbox.sweeping.outbox_sweeper import OutboxSweeper
+from apps.outbox.sweeping.paused_outbox_counter import PausedOutboxCounter
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +36,8 @@ class SweeperProcess:
 
     def __init__(self, *, clock: Callable[[], datetime]) -> None:
         self._clock = clock
-        self._sweepers: dict[int, OutboxSweeper] = {}
-        self._ending: list[OutboxSweeper] = []
+        self._sweepers: dict[int, OutboxSweeper | PausedOutboxCounter] = {}
+        self._ending: list[OutboxSweeper | PausedOutboxCounter] = []
         self._decision_writeback = DecisionWriteback(clock=clock)
 
     def run(self, stop: threading.Event) -> None:
@@ -66,11 +64,10 @@ class SweeperProcess:
                 outboxes = list(
                     Outbox.objects.select_related("broker", "topic").order_by("pk")
                 )
-                self._note_paused(outboxes)
         except DatabaseError as away:
             log.warning("the outboxes cannot be read: %s", away)
             return
-        active = {each.pk: each for each in outboxes if not each.is_paused}
+        active = {each.pk: each for each in outboxes}
         self._end(
             [
                 pk
@@ -81,13 +78,15 @@ class SweeperProcess:
             ]
         )
         self._ending = [sweeper for sweeper in self._ending if sweeper.is_alive]
-        busy = {sweeper.outbox.pk for sweeper in self._ending}
+        # A count that is running does not hold up the sweeper of a resumed outbox.
+        busy = {each.outbox.pk for each in self._ending if not each.outbox.is_paused}
         for pk, outbox in active.items():
             if pk not in self._sweepers and pk not in busy:
                 self._begin(outbox)
 
     def _begin(self, outbox: Outbox) -> None:
-        sweeper = self._sweepers[outbox.pk] = OutboxSweeper(outbox, clock=self._clock)
+        kind = PausedOutboxCounter if outbox.is_paused else OutboxSweeper
+        sweeper = self._sweepers[outbox.pk] = kind(outbox, clock=self._clock)
         sweeper.start()
 
     def _end(self, outbox_ids: Iterable[int]) -> None:
@@ -96,16 +95,6 @@ class SweeperProcess:
             sweeper = self._sweepers.pop(pk)
             sweeper.stop()
             self._ending.append(sweeper)
-
-    def _note_paused(self, outboxes: Iterable[Outbox]) -> None:
-        for outbox in outboxes:
-            if outbox.is_paused:
-                sweeper_activity.note(
-                    outbox_id=outbox.pk,
-                    note=SweeperNote(state=SweeperState.PAUSED, has_counts=False),
-                    errors=(),
-                    now=self._clock(),
-                )
 
 
 def _are_alike(one: Outbox, other: Outbox) -> bool:

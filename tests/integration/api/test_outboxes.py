@@ -52,7 +52,7 @@ def note(outbox: Outbox, state: SweeperState = SweeperState.SWEEPING) -> None:
     )
     sweeper_activity.note(
         outbox_id=outbox.pk,
-        note=SweeperNote(state=state, waiting=7, newly_sent=5),
+        note=SweeperNote(state=state, counted_at=now, waiting=7, newly_sent=5),
         errors=[error],
         now=now,
     )
@@ -67,7 +67,7 @@ def test_an_outbox_is_added_read_changed_and_removed(admin: Caller) -> None:
     assert added.status == 201
     assert added.json["address"] == "kept, sealed"
     assert added.json["most_lag"] == 9
-    assert added.json["activity"]["state"] == "silent"
+    assert added.json["activity"]["state"] == "waiting"
     assert "sesame" not in json.dumps(added.json)
     path = f"outboxes/{added.json['id']}"
     assert added.response["Location"] == f"/api/v1/{path}"

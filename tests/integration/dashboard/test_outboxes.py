@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -45,7 +46,8 @@ URL = "postgresql://sweeper:sesame@127.0.0.1:1/shop"
 
 
 def note(outbox: Outbox, *errors: NewErrors, **note: Any) -> None:
-    values = {"state": SweeperState.SWEEPING} | note
+    values: dict[str, Any] = {"state": SweeperState.SWEEPING}
+    values |= {"counted_at": clock.now()} | note
     sweeper_activity.note(
         outbox_id=outbox.pk, note=SweeperNote(**values), errors=errors, now=clock.now()
     )
@@ -89,6 +91,34 @@ def test_the_list_and_the_page_show_what_the_sweeper_noted(anna: Client) -> None
     assert "1,234" in words(page)
     assert "Traceback" in page
     assert "sesame" not in page
+
+
+def test_counts_that_are_not_of_now_say_when_they_were_made(anna: Client) -> None:
+    shop = outbox_at(URL)
+    path = f"/outboxes/{shop.pk}"
+    OutboxActivity.objects.update(noted_at=clock.now())
+    for page in ("/outboxes", path):
+        assert 'waiting">0</a>' not in get(anna, page)
+        assert 'class="num strong">0<' not in get(anna, page)
+    assert "<dt>Counted</dt><dd>not yet</dd>" in get(anna, path)
+
+    earlier = clock.now() - timedelta(minutes=12, seconds=5)
+    OutboxActivity.objects.update(waiting=9, counted_at=earlier)
+    for page in ("/outboxes", path):
+        assert re.search(r"9 (waiting )?counted 12m ago", words(get(anna, page)))
+
+    OutboxActivity.objects.update(counted_at=clock.now())
+    assert "9 counted" not in words(get(anna, path))
+
+
+def test_an_outbox_that_was_just_added_is_not_silent_yet(anna: Client) -> None:
+    shop = outbox_at(URL)
+    Outbox.objects.update(created_at=clock.now())
+
+    page = words(get(anna, f"/outboxes/{shop.pk}"))
+
+    assert "No sweeper has said anything" not in page
+    assert "Silent" not in page
 
 
 def test_states_that_need_somebody_are_said_above_all(anna: Client) -> None:

@@ -61,6 +61,7 @@ def test_a_sick_outbox_is_above_all_with_its_link_and_what_waits(
         now,
         state=noted_state.value,
         detail=f"{detail}.",
+        counted_at=now,
         waiting=12_345,
         oldest_at=now - timedelta(minutes=7),
     )
@@ -91,6 +92,26 @@ def test_an_outbox_that_no_sweeper_empties_is_silent(
         "Outbox third its sweeper notes nothing; 1 row waits, the oldest was written"
         " 7m ago" in alarms
     )
+
+
+def test_counts_of_a_database_that_is_away_are_of_their_time(
+    anna: Client, now: datetime
+) -> None:
+    away = {"state": SweeperState.UNREACHABLE.value, "detail": "refused"}
+    earlier = now - timedelta(minutes=12)
+    oldest = now - timedelta(minutes=20)
+    noted(now, **away, counted_at=earlier, waiting=9, oldest_at=oldest)
+    noted(now, "second", **away, counted_at=earlier)
+    noted(now, "third", **away)
+
+    alarms = strip(get(anna, "/"))
+
+    assert (
+        f"Outbox shop refused; 9 rows waited at {earlier:%Y-%m-%d %H:%M} UTC, the"
+        " oldest was written 20m ago" in alarms
+    )
+    assert "Outbox second refused; no row waited at the last count, 12m ago" in alarms
+    assert "Outbox third refused; what waits was not counted yet" in alarms
 
 
 def test_an_outbox_whose_database_never_answered_is_not_called_empty(

@@ -37,7 +37,8 @@ def shop(broker: Queues) -> Outbox:
 
 def note_activity(**changes: object) -> None:
     OutboxActivity.objects.update(
-        **{"state": "sweeping", "noted_at": clock.now()} | changes
+        **{"state": "sweeping", "noted_at": clock.now(), "counted_at": clock.now()}
+        | changes
     )
 
 
@@ -80,6 +81,7 @@ def test_what_the_sweeper_noted_is_measured(shop: Outbox) -> None:
         if name.startswith("outbox_")
     }
     assert shop_only.pop("oldest_seconds") == pytest.approx(90, abs=30)
+    assert shop_only.pop("count_age_seconds") == pytest.approx(0, abs=30)
     assert shop_only == {
         "waiting": 7,
         "quarantined": 3,
@@ -110,6 +112,7 @@ def test_an_outbox_that_is_well_raises_no_alert(shop: Outbox) -> None:
     ("changes", "alert"),
     [
         ({"waiting": 1, "oldest_at": timedelta(seconds=-700)}, "OutboxIsLate"),
+        ({"counted_at": timedelta(seconds=-700)}, "OutboxIsNotCounted"),
         ({"state": "broken"}, "OutboxBreakerIsOpen"),
         ({"noted_at": timedelta(seconds=-16)}, "OutboxSweeperIsSilent"),
         ({"noted_at": None}, "OutboxSweeperIsSilent"),
@@ -149,9 +152,23 @@ def test_a_paused_outbox_has_a_sweeper_and_sends_nothing(shop: Outbox) -> None:
     assert answer["outbox_sweeping"] == {("shop",): 0}
 
 
+def test_an_outbox_that_was_not_counted_yet_has_the_age_of_its_own(
+    shop: Outbox,
+) -> None:
+    Outbox.objects.update(created_at=clock.now() - timedelta(seconds=700))
+    note_activity(counted_at=None)
+
+    answer = samples()
+
+    assert answer["outbox_count_age_seconds"][("shop",)] == pytest.approx(700, abs=30)
+    assert answer["outbox_waiting"] == answer["outbox_oldest_seconds"] == {}
+    assert alerts(answer) == {"OutboxIsNotCounted"}
+
+
 def test_every_alert_of_outboxes_is_raised_by_a_test() -> None:
     assert set(OF_OUTBOXES) == {
         "OutboxIsLate",
+        "OutboxIsNotCounted",
         "OutboxBreakerIsOpen",
         "OutboxSweeperIsSilent",
         "OutboxRowsAreQuarantined",

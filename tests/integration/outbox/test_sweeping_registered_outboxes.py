@@ -25,9 +25,10 @@ from apps.outbox.services import sweeper_activity as notes
 from apps.outbox.services.outbox_registration import change_outbox
 from apps.outbox.services.sweeper_activity import SweeperNote
 from apps.outbox.sweeper_and_row_states import SweeperState
-from apps.outbox.sweeping import outbox_sweeper
+from apps.outbox.sweeping import outbox_sweeper, paused_outbox_counter
 from apps.outbox.sweeping.sweeper_process import SweeperProcess
 from apps.poison.models import Body, Failure, Poison
+from poisonguard.outbox.sweeping.housekeeping import Housekeeping
 from tests.in_memory_queue_broker import Queues
 from tests.integration.outbox.outbox_builders import ADMIN, events, outbox_at
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
@@ -253,13 +254,59 @@ def test_a_pause_leaves_the_counts_of_what_waits(
     assert note.oldest_at is not None
 
 
+def test_what_waits_in_a_paused_outbox_is_counted(
+    outbox: OutboxTables, broker: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paused_outbox_counter, "COUNT_SECONDS", 0.1)
+    registered = outbox_at(outbox.dsn, is_paused=True)
+
+    with sweeping():
+        wait_until(lambda: activity(registered).counted_at is not None)
+        assert activity(registered).waiting == 0
+        outbox.put_many(9)
+        wait_until(lambda: activity(registered).waiting == 9)
+
+    note = activity(registered)
+    assert (note.state, note.oldest_at is not None) == ("paused", True)
+    assert broker.published == []
+    assert outbox.execute("SELECT FROM poisonguard_outbox_figures") == []
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+def test_counts_of_a_database_that_is_away_keep_their_time(
+    outbox: OutboxTables, broker: Queues, is_paused: bool
+) -> None:
+    address = outbox.dsn.rpartition("/")[0]
+    registered = outbox_at(f"{address}/there_is_none", is_paused=is_paused)
+    counted_at = clock.now() - timedelta(minutes=12)
+    OutboxActivity.objects.update(waiting=9, counted_at=counted_at)
+
+    with sweeping():
+        wait_until(lambda: "there_is_none" in activity(registered).detail)
+
+    note = activity(registered)
+    assert note.noted_at is not None
+    assert note.noted_at > counted_at
+    assert (note.waiting, note.counted_at) == (9, counted_at)
+
+
+def test_a_table_that_was_not_looked_at_yet_has_no_fresh_counts(
+    outbox: OutboxTables, broker: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Housekeeping, "run", lambda self, connection: None)
+    registered = outbox_at(outbox.dsn)
+
+    with sweeping():
+        wait_until(lambda: is_in_state(registered, "sweeping"))
+
+    assert activity(registered).counted_at is None
+
+
 def test_a_sweeper_that_waits_writes_over_no_note_of_one_that_works(
     outbox: OutboxTables, broker: Queues
 ) -> None:
     registered = outbox_at(outbox.dsn)
-    waiting = SweeperNote(
-        state=SweeperState.WAITING, has_counts=False, newly_sent=1, newly_duplicate=2
-    )
+    waiting = SweeperNote(state=SweeperState.WAITING, newly_sent=1, newly_duplicate=2)
     now = clock.now()
 
     def store(note: SweeperNote, seconds: float) -> str:
@@ -270,16 +317,14 @@ def test_a_sweeper_that_waits_writes_over_no_note_of_one_that_works(
     assert store(waiting, 0) == "waiting"
     assert store(waiting, 1) == "waiting"
     assert activity(registered).noted_at == now + timedelta(seconds=1)
-    works = SweeperNote(state=SweeperState.SWEEPING, waiting=7)
+    works = SweeperNote(state=SweeperState.SWEEPING, counted_at=now, waiting=7)
     assert store(works, 2) == "sweeping"
     assert store(waiting, 3) == "sweeping"
     assert store(waiting, 17) == "sweeping"
     assert activity(registered).noted_at == now + timedelta(seconds=2)
     assert store(waiting, 17.1) == "waiting"
     assert activity(registered).waiting == 7
-    assert (
-        store(SweeperNote(state=SweeperState.PAUSED, has_counts=False), 18) == "paused"
-    )
+    assert store(SweeperNote(state=SweeperState.PAUSED), 18) == "paused"
     assert store(waiting, 18.1) == "waiting"
     note = activity(registered)  # what it had sent before counts all the same
     assert (note.sent_count, note.duplicate_count) == (6, 12)

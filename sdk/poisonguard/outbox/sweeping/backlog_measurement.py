@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,15 +16,18 @@ MOST_QUARANTINED = 100_000
 # As long as a topic of which nothing waits stays in the table: `put` reads all of it.
 EMPTY_SECONDS = 60
 
-# Where nothing waits, one figure is written all the same: it shows a sweeper at work.
-WRITE = f"""
+WAITING = f"""
 WITH waiting AS (
     SELECT left(coalesce(entry.topic::text, ''), {NAME_LIMIT}) AS topic,
         count(*) AS rows, coalesce(sum(octet_length(entry.body)), 0) AS bytes,
         min(entry.created_at) AS oldest_at
     FROM {{outbox}} AS entry WHERE {{waiting}}
     GROUP BY 1 ORDER BY 2 DESC LIMIT {MOST_TOPICS}
-), empty AS (
+)
+"""  # noqa: S608 - made of constants
+# Where nothing waits, one figure is written all the same: it shows a sweeper at work.
+FIGURES = f"""
+, empty AS (
     SELECT topic, waiting_rows, measured_at, NOT EXISTS (SELECT FROM waiting)
         AND topic = (SELECT min(topic) FROM {{figures}}) AS is_only_fresh
     FROM {{figures}}
@@ -48,6 +52,8 @@ ON CONFLICT (topic) DO UPDATE
 SET waiting_rows = EXCLUDED.waiting_rows, waiting_bytes = EXCLUDED.waiting_bytes,
     oldest_at = EXCLUDED.oldest_at, measured_at = EXCLUDED.measured_at
 )
+"""  # noqa: S608 - made of constants
+SUM = f"""
 SELECT coalesce(sum(rows), 0)::bigint, coalesce(sum(bytes), 0)::bigint,
     CASE WHEN min(oldest_at) BETWEEN '1000-01-01' AND '9000-01-01'
          THEN min(oldest_at) END,
@@ -58,6 +64,8 @@ SELECT coalesce(sum(rows), 0)::bigint, coalesce(sum(bytes), 0)::bigint,
     ) AS quarantined)
 FROM waiting
 """  # noqa: S608 - made of constants
+READ = WAITING + SUM
+WRITE = WAITING + FIGURES + SUM
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,13 +75,15 @@ class OutboxBacklog:
     `oldest_at` is the time of the oldest waiting row, None where no row waits.
 
     Counts the 1,000 topics with the most rows, and up to 100,000 quarantined rows that
-    no person has decided about.
+    no person has decided about. `measured_at` is seconds since 1970, None before the
+    first look at the table.
     """
 
     rows: int = 0
     bytes: int = 0
     oldest_at: datetime | None = None
     quarantined: int = 0
+    measured_at: float | None = None
 
 
 def write(connection: OutboxConnection) -> OutboxBacklog:
@@ -81,7 +91,23 @@ def write(connection: OutboxConnection) -> OutboxBacklog:
 
     Those of topics of which nothing waits go to 0, and are deleted after a minute.
     """
-    ((rows, size, oldest_at, quarantined),) = connection.execute_within(SECONDS, WRITE)
+    return _measured(connection, WRITE)
+
+
+def read(connection: OutboxConnection) -> OutboxBacklog:
+    """Count what waits in an outbox, and write no figures: no sweeper is at work."""
+    return _measured(connection, READ)
+
+
+def _measured(connection: OutboxConnection, statement: str) -> OutboxBacklog:
+    began = time.time()
+    ((rows, size, oldest_at, quarantined),) = connection.execute_within(
+        SECONDS, statement
+    )
     return OutboxBacklog(
-        rows=rows, bytes=size, oldest_at=oldest_at, quarantined=quarantined
+        rows=rows,
+        bytes=size,
+        oldest_at=oldest_at,
+        quarantined=quarantined,
+        measured_at=began,
     )
