@@ -40,9 +40,7 @@ def reveal(url: str) -> str:
     if url.startswith(FROM_ENVIRONMENT):
         name = url.removeprefix(FROM_ENVIRONMENT)
         if name not in os.environ:
-            raise Unavailable(
-                f"The broker's address must be in {name}, which is not set."
-            )
+            raise Unavailable(f"The address must be in {name}, which is not set.")
         return os.environ[name]
     if not url.startswith(SEALED):
         return url

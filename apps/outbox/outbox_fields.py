@@ -31,8 +31,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         group=OutboxGroup.DATABASE,
         label="Address",
         help="as postgresql://user:password@host:port/database?sslmode=require, or"
-        " env:NAME for a variable of the environment that begins with BROKER_; it is"
-        " stored sealed, and not shown again",
+        " env:NAME for a variable of the environment that begins with BROKER_; TLS is"
+        " required unless it says sslmode=disable; it is stored sealed, and not shown"
+        " again",
         most=URL_LIMIT,
     ),
     Setting(

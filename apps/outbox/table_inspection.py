@@ -21,6 +21,12 @@ PURPOSE = "outbox inspection"
 STATEMENT_SECONDS = 10.0
 # Of all that is asked.
 INSPECTION_SECONDS = 15.0
+# As libpq says it.
+NO_TLS = "server does not support SSL"
+REMEDY_WITHOUT_TLS = (
+    "give the server TLS, or end the address with ?sslmode=disable: without sslmode"
+    " TLS is required"
+)
 
 
 def findings(*, url: str, schema: str, for_manager: bool = False) -> list[Finding]:
@@ -46,7 +52,15 @@ def findings(*, url: str, schema: str, for_manager: bool = False) -> list[Findin
     except psycopg.OperationalError as too_much:
         remedy = "see what keeps the database busy, and look again"
         listed = [Finding(kind=FindingKind.AWAY, detail=str(too_much), remedy=remedy)]
+    listed = [_with_way_around_tls(each) for each in listed]
     return listed if for_manager else [_cleaned(each, url) for each in listed]
+
+
+def _with_way_around_tls(finding: Finding) -> Finding:
+    """Say how a server without TLS is reached, where that is what is wrong."""
+    if NO_TLS not in finding.detail:
+        return finding
+    return replace(finding, remedy=f"{REMEDY_WITHOUT_TLS}; or {finding.remedy}")
 
 
 def _cleaned(finding: Finding, url: str) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -307,6 +308,13 @@ def check_address(url: str) -> None:
 
     The variable of an env:NAME address must be set: without it nothing can be checked.
     """
+    variable = url.removeprefix(sealed_addresses.FROM_ENVIRONMENT)
+    if variable != url and variable not in os.environ:
+        raise Invalid(
+            "url",
+            f"{variable} is not set in this web process: start it and manage.py"
+            " sweeper with the address of the producer's database in that variable",
+        )
     ProducerDatabase.read(url).check(resolve=True)
 
 

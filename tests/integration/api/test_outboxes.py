@@ -96,6 +96,22 @@ def test_wrong_settings_name_their_member(admin: Caller) -> None:
     assert not Outbox.objects.exists()
 
 
+def test_a_variable_that_is_not_set_is_named_with_who_needs_it(admin: Caller) -> None:
+    events()
+    new = {"name": "shop", "url": "env:BROKER_NOPE", "broker": "events"}
+
+    answers = [admin.post("outboxes", new)]
+    registered = outbox_at("postgresql://sweeper:x@127.0.0.1/shop")
+    answers.append(patch(admin, f"outboxes/{registered.pk}", url=new["url"]))
+
+    for refused in answers:
+        assert refused.status == 422
+        (wrong,) = refused.json["errors"]
+        assert wrong["pointer"] == "/url"
+        assert "BROKER_NOPE is not set in this web process" in wrong["detail"]
+        assert "manage.py sweeper" in wrong["detail"]
+
+
 def test_a_table_that_another_outbox_has_is_refused_by_any_name_of_its_server(
     outbox: OutboxTables, admin: Caller
 ) -> None:

@@ -157,6 +157,37 @@ def test_the_form_shows_what_is_wrong_with_the_tables_before_it_adds_them(
     assert Outbox.objects.get().name == "shop"
 
 
+def test_a_server_without_tls_is_reached_by_an_option_that_the_form_names(
+    outbox: OutboxTables, admin: Client
+) -> None:
+    events()
+    form = new_form(admin) | {"name": "shop", "url": outbox.dsn, "broker": "events"}
+
+    page = words(admin.post("/outboxes/new", form).content.decode())
+
+    assert "server does not support SSL" in page
+    assert "end the address with ?sslmode=disable" in page
+    without = form | {"url": outbox.dsn.replace("127.0.0.1:", "127.0.0.1:1")}
+    page = words(admin.post("/outboxes/new", without).content.decode())
+    assert "end the address with" not in page
+
+
+def test_a_variable_that_is_not_set_is_named_on_the_form(admin: Client) -> None:
+    events()
+    form = new_form(admin) | {
+        "name": "shop",
+        "url": "env:BROKER_NOPE",
+        "broker": "events",
+    }
+
+    answer = admin.post("/outboxes/new", form)
+
+    assert answer.status_code == 422
+    assert "BROKER_NOPE is not set in this web process" in words(
+        answer.content.decode()
+    )
+
+
 def test_tables_without_a_fault_are_added_at_once(
     outbox: OutboxTables, admin: Client
 ) -> None:
