@@ -9,11 +9,14 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from apps.brokers.models import Topic
 from apps.capture.intake import services as capture
+from apps.capture.intake.occurrence import stored_message_id
 from apps.capture.intake.services import CaptureAnswer, CaptureStatus
+from apps.core import hashed_ids
 from apps.core.actor import Actor
 from apps.outbox.models import Outbox
 from apps.outbox.services import quarantined_rows_and_messages
 from apps.outbox.services.quarantined_rows_and_messages import CapturedRow
+from apps.poison.models import Poison
 from apps.team.rights import Principal
 from poisonguard.contract import FailureReport
 from poisonguard.outbox.sweeping.quarantined_rows_as_failure_reports import failure_of
@@ -43,9 +46,8 @@ def capture_quarantined(
         )
         for row in rows
     ]
-    answers = capture.capture(
-        members=[report.to_wire() for report in reports], principal=SWEEPER, now=now
-    )
+    members = [each.to_wire() for each in _with_new_attempts(reports)]
+    answers = capture.capture(members=members, principal=SWEEPER, now=now)
     captured = [
         CapturedRow(row=row, poison=answer.poison)
         for row, answer in zip(rows, answers, strict=True)
@@ -63,6 +65,35 @@ def _report_id(row: QuarantinedRow, outbox: Outbox) -> UUID:
     """
     name = (outbox.topic.name, str(row.row_id), row.reason, str(row.quarantined_at))
     return uuid5(NAMESPACE_OID, ":".join(name))
+
+
+def _with_new_attempts(reports: Sequence[FailureReport]) -> list[FailureReport]:
+    """Take from each report the attempts that its message has from earlier ones.
+
+    A row counts all of its attempts, and a message adds up those of its reports.
+    """
+    identities = [
+        hashed_ids.identity(
+            topic=report.topic,
+            consumer_group=report.consumer_group,
+            bookmark=hashed_ids.raw(report.bookmark),
+        )
+        for report in reports
+    ]
+    messages = Poison.objects.filter(identity__in=identities).order_by("reuse")
+    reported = {
+        bytes(identity): (message_id, attempts)
+        for identity, message_id, attempts in messages.values_list(
+            "identity", "message_id", "attempts"
+        )
+    }
+    changed = list[FailureReport]()
+    for identity, report in zip(identities, reports, strict=True):
+        message_id, attempts = reported.get(identity, (None, 0))
+        if message_id != stored_message_id(report.message_id):
+            attempts = 0  # of a row of another database, with the same number
+        changed.append(replace(report, attempts=max(report.attempts - attempts, 0)))
+    return changed
 
 
 def _registered_topics(outbox: Outbox, natives: set[str]) -> dict[str, str]:

@@ -182,6 +182,40 @@ def test_rows_of_one_cause_are_one_problem_whoever_wrote_them(
     assert all("Row 1" in text for text in texts)
 
 
+def test_a_message_has_as_many_attempts_as_its_row(
+    outbox: OutboxTables, registered: Outbox
+) -> None:
+    row_id = quarantined_row(outbox)
+
+    for failures, attempts in enumerate((1, 2, 5), 1):
+        outbox.execute("UPDATE poisonguard_outbox SET attempts = %s", [attempts])
+        rows = unreported(outbox)
+        for _ in range(2):  # an answer may be lost
+            capture_quarantined(outbox=registered, rows=rows, now=clock.now())
+        poison = Poison.objects.get()
+        assert (poison.attempts, poison.failures) == (attempts, failures)
+        decide(send_row, registered, row_id)
+        outbox.execute(
+            QUARANTINE.replace("reported_at = now()", "reported_at = NULL"), [row_id]
+        )
+
+
+def test_a_row_of_another_database_has_the_attempts_of_its_own(
+    outbox: OutboxTables, registered: Outbox
+) -> None:
+    row_id = quarantined_row(outbox)
+    for message_id in ("m-1", "m-2"):
+        outbox.execute(
+            "UPDATE poisonguard_outbox SET attempts = 3, message_id = %s", [message_id]
+        )
+        outbox.execute(
+            QUARANTINE.replace("reported_at = now()", "reported_at = NULL"), [row_id]
+        )
+        report(outbox, registered)
+
+    assert set(Failure.objects.values_list("attempts", flat=True)) == {3}
+
+
 def test_a_message_that_is_requeued_sends_its_row_for_good(
     outbox: OutboxTables,
     broker: Queues,

@@ -77,6 +77,7 @@ def test_four_bad_rows_of_a_thousand_block_no_other(outbox: OutboxTables) -> Non
         other: "rejected",
         refused: "rejected",
     }
+    assert outbox.column("attempts", undecodable) == 0
     for row in reporter.rows:
         assert row.writer.application == "shop"
         assert row.writer.user

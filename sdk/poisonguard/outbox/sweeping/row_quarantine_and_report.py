@@ -28,15 +28,17 @@ REPORTED_AT_ONCE = 100
 # Of the rows of one report; a larger body, or larger headers, are left out of it.
 REPORT_BYTES, HEADER_BYTES = 16 * 2**20, 2**20
 
+# A claim counts as an attempt, but what cannot be read was not tried.
 MARK = """
 UPDATE {outbox} AS entry
-SET quarantined_at = now(), quarantine_cause = given.cause,
+SET attempts = greatest(coalesce(entry.attempts, 0) - given.uncounted, 0),
+    quarantined_at = now(), quarantine_cause = given.cause,
     quarantine_reason = given.reason, reported_at = NULL,
     claim_token = NULL, claimed_until = NULL
 FROM unnest(
     %(row_ids)s::bigint[], %(causes)s::text[], %(reasons)s::text[],
-    %(versions)s::text[]
-) AS given (row_id, cause, reason, version)
+    %(versions)s::text[], %(uncounted)s::int[]
+) AS given (row_id, cause, reason, version, uncounted)
 WHERE entry.row_id = given.row_id
   AND entry.row_id = ANY (%(row_ids)s::bigint[]) AND {waiting}
   AND (given.version = '' OR entry.xmin::text = given.version)
@@ -154,6 +156,7 @@ def mark(connection: OutboxConnection, rows: Sequence[RefusedRow]) -> set[int]:
         "causes": [row.cause.value for row in rows],
         "reasons": [clean(row.reason)[:REASON_LIMIT] for row in rows],
         "versions": [row.version for row in rows],
+        "uncounted": [int(row.cause is Cause.UNDECODABLE) for row in rows],
     }
     return {row_id for (row_id,) in connection.execute(MARK, values)}
 
