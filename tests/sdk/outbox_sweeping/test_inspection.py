@@ -48,6 +48,37 @@ def test_without_the_table_nothing_else_is_said(outbox: OutboxTables) -> None:
     assert findings(outbox) == []
 
 
+@pytest.mark.parametrize("has_schema", [True, False])
+def test_missing_tables_are_created_by_the_sql_in_their_schema(
+    outbox: OutboxTables, has_schema: bool
+) -> None:
+    if has_schema:
+        outbox.execute('CREATE SCHEMA "odd ""name"')
+
+    first, *others = findings(outbox, schema='odd "name')
+
+    assert first.detail == '"odd ""name".poisonguard_outbox'
+    missing = 'there is no schema "odd ""name"'
+    assert (missing in first.remedy) != has_schema
+    assert others
+    assert not any(each.sql for each in others)
+    outbox.connection.execute(first.sql)
+    assert findings(outbox, schema='odd "name') == []
+    outbox.execute('DROP SCHEMA "odd ""name" CASCADE')
+
+
+def test_missing_tables_without_a_schema_are_created_by_the_sql(
+    outbox: OutboxTables,
+) -> None:
+    outbox.execute("DROP TABLE poisonguard_outbox, poisonguard_outbox_sent")
+
+    first, second = findings(outbox)
+
+    assert "first missing table" in second.remedy
+    outbox.connection.execute(first.sql)
+    assert findings(outbox) == []
+
+
 @pytest.mark.parametrize("doubled", [0, 2])
 def test_a_missing_unique_index_is_mended_by_its_sql(
     outbox: OutboxTables, doubled: int

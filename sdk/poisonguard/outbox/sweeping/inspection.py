@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from poisonguard.outbox import postgres_schema
 from poisonguard.outbox.sweeping.connection import Connect, OutboxConnection
 from poisonguard.outbox.sweeping.psycopg_import import psycopg, sql
 from poisonguard.outbox.sweeping.settings import SweeperSettings
@@ -76,6 +77,7 @@ SELECT quote_ident(current_user), row_security_active(%(table)s::regclass)
 READ_NAMES = """
 SELECT name, to_regclass(name) IS NOT NULL FROM unnest(%(tables)s::text[]) AS name
 """
+READ_SCHEMA = "SELECT to_regnamespace(%(schema)s) IS NOT NULL"
 COUNT_DOUBLED = f"""
 SELECT count(*) FROM (
     SELECT FROM {{outbox}} GROUP BY producer, message_id
@@ -91,6 +93,7 @@ DOUBLED_SQL = (
     "SELECT producer, message_id, array_agg(row_id) FROM {table}\n"
     "    GROUP BY producer, message_id HAVING count(*) > 1;\n"
 )
+CREATED = "the SQL for the first missing table creates this one, too"
 TRIGGERS = tuple(
     f"{OUTBOX}_{name}" for name in ("writer", "changer", "unmarker", "delayer")
 )
@@ -167,9 +170,8 @@ class Inspection:
 
     def __init__(self, connection: OutboxConnection, schema: str | None) -> None:
         self._connection = connection
-        self._prefix = (
-            "" if schema is None else f"{sql.Identifier(schema).as_string(None)}."
-        )
+        self._schema = "" if schema is None else sql.Identifier(schema).as_string(None)
+        self._prefix = f"{self._schema}." if self._schema else ""
         self._table = self._name(OUTBOX)
 
     def run(self) -> Iterator[Finding]:
@@ -198,13 +200,30 @@ class Inspection:
     def _missing_tables(self) -> Iterator[Finding]:
         names = [self._name(table) for table in NAMES.values()]
         values = {"tables": [*names, *LOCK_TABLES]}
-        for name, is_there in self._connection.execute(READ_NAMES, values):
-            if not is_there:
-                yield Finding(
-                    kind=FindingKind.MISSING_TABLE,
-                    detail=name,
-                    remedy="run the SQL of poisonguard.outbox.postgres_schema.schema()",
-                )
+        rows = self._connection.execute(READ_NAMES, values)
+        missing = [name for name, is_there in rows if not is_there]
+        for number, name in enumerate(missing):
+            remedy, creation = self._creation() if number == 0 else (CREATED, "")
+            yield Finding(
+                kind=FindingKind.MISSING_TABLE,
+                detail=name,
+                remedy=remedy,
+                sql=creation,
+            )
+
+    def _creation(self) -> tuple[str, str]:
+        """Say how missing tables are created, and give the SQL."""
+        remedy = "run this SQL, as the role that is to own the tables"
+        if not self._schema:
+            return remedy, postgres_schema.schema()
+        there = f"SET search_path = {self._schema};\n{postgres_schema.schema()}"
+        values = {"schema": self._schema}
+        if self._connection.execute(READ_SCHEMA, values) == [(True,)]:
+            return f"{remedy}: it creates them in the schema {self._schema}", there
+        return (
+            f"there is no schema {self._schema}: {remedy}, which creates both",
+            f"CREATE SCHEMA {self._schema};\n{there}",
+        )
 
     def _wrong_columns(self, columns: Mapping[str, str]) -> Iterator[Finding]:
         for name, definition in COLUMNS.items():
