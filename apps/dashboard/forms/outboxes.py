@@ -18,6 +18,7 @@ from django.core.signing import Signer
 from django.http import QueryDict
 
 from apps.brokers import sealed_addresses
+from apps.core.errors import Invalid
 from apps.dashboard.forms import endpoint_and_outbox_setting_fields as declared
 from apps.dashboard.forms.endpoint_and_outbox_setting_fields import (
     SettingField,
@@ -51,9 +52,10 @@ class RowsForm(forms.Form):
 
     @property
     def as_filter(self) -> RowFilter:
-        """Return the filter of outbox rows; an invalid form's selects all rows."""
+        """Return the filter of outbox rows; raise Invalid for its first wrong field."""
         if not self.is_valid():
-            return RowFilter()
+            field, texts = next(iter(self.errors.items()))
+            raise Invalid(field, str(texts[0]).rstrip("."))
         state = self.cleaned_data["state"]
         return RowFilter(
             **self.cleaned_data | {"state": RowState(state) if state else None}

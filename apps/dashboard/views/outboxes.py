@@ -69,21 +69,28 @@ def detail(request: SignedIn, outbox_id: int) -> HttpResponse:
 def rows(request: SignedIn, outbox_id: int) -> HttpResponse:
     """Render the page of an outbox's rows, read from the producer's database.
 
-    The database may be away.
+    The database may be away. A wrong filter is said above the empty list.
     """
     outbox = outboxes.visible(outbox_id, request.user.principal)
-    filters = RowsForm(request.GET).as_filter
+    filters, listed, wrong = RowFilter(), outboxes.RowList(rows=[]), None
+    try:
+        filters = RowsForm(request.GET).as_filter
+        listed = outboxes.rows(outbox, filters, request.user.principal)
+    except Invalid as invalid:
+        wrong = invalid
     context = {
         "outbox": outbox,
-        "list": outboxes.rows(outbox, filters, request.user.principal),
+        "list": listed,
         "filters": filters,
+        "wrong": wrong,
         "states": list(RowState),
         "may_decide": request.user.principal.may(Scope.OPERATIONS_WRITE),
         "curl": api_calls_as_curl.get(
             request, f"{API}/{outbox.pk}/rows", **_params(filters)
         ),
     }
-    return render(request, "outboxes/rows.html", context)
+    status = status_of(wrong) if wrong else 200
+    return render(request, "outboxes/rows.html", context, status=status)
 
 
 @require_safe

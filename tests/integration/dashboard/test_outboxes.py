@@ -188,6 +188,21 @@ def test_a_variable_that_is_not_set_is_named_on_the_form(admin: Client) -> None:
     )
 
 
+@pytest.mark.parametrize("wrong", ["state=zz", "before=x"])
+def test_a_wrong_filter_of_rows_is_said_and_shows_no_row(
+    outbox: OutboxTables, anna: Client, wrong: str
+) -> None:
+    shop = outbox_at(outbox.dsn)
+    outbox.put("m-1")
+
+    answer = anna.get(f"/outboxes/{shop.pk}/rows?{wrong}")
+
+    assert answer.status_code == 422
+    page = words(answer.content.decode())
+    assert f"{wrong.partition('=')[0].capitalize()}: " in page
+    assert "m-1" not in page
+
+
 def test_tables_without_a_fault_are_added_at_once(
     outbox: OutboxTables, admin: Client
 ) -> None:
