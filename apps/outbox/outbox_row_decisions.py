@@ -130,11 +130,11 @@ def _text(column: str) -> str:
     return _bytes_of(_cut(column))
 
 
-def _moment(column: str) -> str:
+def _moment(column: str, condition: str = "true") -> str:
     # Python has no infinity, and no year 10,000.
     return (
         f"CASE WHEN entry.{column} BETWEEN '1000-01-01' AND '9000-01-01'"
-        f" THEN entry.{column} END AS {column}"
+        f" AND {condition} THEN entry.{column} END AS {column}"
     )
 
 
@@ -150,7 +150,8 @@ SELECT entry.row_id::bigint, {STATE} AS state,
     {_text("topic")} AS topic, {_text("key")} AS key,
     coalesce(octet_length(entry.body), 0)::bigint AS size,
     coalesce(entry.attempts, 0)::bigint AS attempts,
-    {_moment("created_at")}, {_moment("due_at")}, {_moment("sent_at")},
+    {_moment("created_at")}, {_moment("due_at", _CONDITIONS[RowState.WAITING])},
+    {_moment("sent_at")},
     entry.duplicate_of::bigint, {_moment("quarantined_at")},
     {_text("quarantine_cause")} AS cause, {_text("quarantine_reason")} AS reason,
     {_text("writer_user")} AS writer_user,
@@ -165,6 +166,9 @@ WHERE {{condition}}
   AND {_IS_VISIBLE}
 ORDER BY entry.row_id DESC LIMIT %(most)s
 """  # noqa: S608 - made of constants
+_EXISTS = f"""
+SELECT FROM {{outbox}} AS entry WHERE entry.row_id = %(row_id)s AND {_IS_VISIBLE}
+"""
 MESSAGE_ID = _cut("message_id")
 _QUARANTINED = f"""
 quarantined AS (
@@ -224,6 +228,18 @@ def one(
     filters = RowFilter(before=row_id + 1, hidden_topics=hidden_topics)
     rows = find(outbox, filters, most=1)
     return rows[0] if rows and rows[0].row_id == row_id else None
+
+
+def exists(
+    outbox: Outbox,
+    connection: psycopg.Connection[Any],
+    row_id: int,
+    hidden_topics: Sequence[str] = (),
+) -> bool:
+    """Tell whether an outbox has this row, of a topic that is not hidden."""
+    values = {"row_id": row_id, "hidden_topics": _encoded(hidden_topics)}
+    cursor = connection.execute(fill_table_names(outbox, _EXISTS), values)
+    return cursor.fetchone() is not None
 
 
 def release(

@@ -199,7 +199,11 @@ class OutboxRow(Schema):
     size = Number(help_text="bytes of the body")
     attempts = Number()
     created_at = Moment(allow_null=True)
-    due_at = Moment(allow_null=True)
+    due_at = Moment(
+        allow_null=True,
+        help_text="of a waiting row, or the end of its claim while it is being sent;"
+        " null of any other",
+    )
     sent_at = Moment(allow_null=True)
     duplicate_of = Number(
         allow_null=True, help_text="the row with the same message that is sent instead"

@@ -11,7 +11,7 @@ from django.db import transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action
-from apps.core.errors import Refused
+from apps.core.errors import Absent, Refused
 from apps.outbox import outbox_row_decisions
 from apps.outbox.models import Outbox
 from apps.outbox.outbox_row_decisions import Quarantine
@@ -36,7 +36,8 @@ def send_row(
     """Let the sweeper send a quarantined row, whatever else has its message id.
 
     Never call it in a transaction: it waits for the producer's database. Raises Refused
-    where the row is not quarantined, or triage has acted on its message, and
+    where the row is not quarantined, or triage has acted on its message, Absent where
+    there is no such row or its topic is hidden from the principal, and
     Unavailable where the database is away.
     """
     _decide(
@@ -98,6 +99,8 @@ def _decide(
     with outbox_row_decisions.session(outbox) as connection:
         quarantine = decide(outbox, connection, row_id, hidden)
         if quarantine is None:
+            if not outbox_row_decisions.exists(outbox, connection, row_id, hidden):
+                raise Absent(f"There is no row {row_id} of {outbox}.")
             raise Refused(f"Row {row_id} of {outbox} is not quarantined: look again.")
         with transaction.atomic():
             quarantined_rows_and_messages.decide(

@@ -254,13 +254,29 @@ def test_rows_of_a_topic_that_a_key_is_not_for_are_none_of_its_own(
     assert {r["row_id"] for r in some.get(rows).json["results"]} == {*others}
     for act in ("send", "drop"):
         refused = some.post(f"{rows}/{hidden}/{act}", {})
-        assert refused.status == 409
-        assert "is not quarantined: look again" in json.dumps(refused.json)
+        assert refused.status == 404
+        assert f"There is no row {hidden} of shop" in json.dumps(refused.json)
+        assert some.post(f"{rows}/9999/{act}", {}).status == 404
     assert outbox.column("dropped_at", hidden) is None
     assert some.post(f"{rows}/{others[0]}/drop", {}).status == 200
     everyone = program(*scopes)
     assert len(everyone.get(rows).json["results"]) == 3
     assert everyone.post(f"{rows}/{hidden}/drop", {}).status == 200
+
+
+def test_only_a_row_that_waits_is_due(outbox: OutboxTables, operator: Caller) -> None:
+    registered = outbox_at(outbox.dsn)
+    for name in ("waits", "was-sent"):
+        outbox.put(name)
+    outbox.execute(
+        "UPDATE poisonguard_outbox SET sent_at = now() WHERE message_id = 'was-sent'"
+    )
+    quarantined(outbox)
+
+    listed = operator.get(f"outboxes/{registered.pk}/rows").json["results"]
+
+    is_due = {row["message_id"]: row["due_at"] is not None for row in listed}
+    assert is_due == {"waits": True, "was-sent": False, "m-1": False}
 
 
 def test_a_database_that_is_away_is_a_503(operator: Caller) -> None:

@@ -9,7 +9,7 @@ import pytest
 from apps.audit.models import Entry
 from apps.core import clock
 from apps.core.actor import Actor
-from apps.core.errors import Forbidden, Refused, Unavailable
+from apps.core.errors import Absent, Forbidden, Refused, Unavailable
 from apps.outbox import outbox_row_decisions
 from apps.outbox.models import Outbox
 from apps.outbox.outbox_row_decisions import RowFilter, RowState
@@ -85,9 +85,9 @@ def test_waiting_sent_and_absent_rows_cannot_be_decided(outbox: OutboxTables) ->
         "UPDATE poisonguard_outbox SET sent_at = now() WHERE row_id = %s", [done]
     )
 
-    for row_id in (waiting, done, 2**63 - 1):
+    for row_id, refusal in ((waiting, Refused), (done, Refused), (2**63 - 1, Absent)):
         for act in (drop_row, send_row):
-            with pytest.raises(Refused):
+            with pytest.raises(refusal):
                 decide(act, registered, row_id)
     assert outbox.count("dropped_at IS NOT NULL OR released_at IS NOT NULL") == 0
 
