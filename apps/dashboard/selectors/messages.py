@@ -12,6 +12,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from apps.audit.models import Entry
+from apps.audit.services import Action
 from apps.core.statement_timeouts import TooSlow
 from apps.core.text_cleaning import readable
 from apps.dashboard.keyset_pagination import (
@@ -48,6 +49,9 @@ _SENSITIVE = re.compile(
 )
 _SENSITIVE_WORDS = frozenset({"jwt", "pwd", "sas", "sig", "otp", "pin", "ssn", "dsn"})
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+ROW_DECISIONS = (Action.OUTBOX_ROW_RELEASED, Action.OUTBOX_ROW_DROPPED)
+# Of the rows of one outbox; the others are on its own trail.
+MOST_ROW_DECISIONS = 1_000
 # As `python -m poisonguard.sweeper` reports a row of its outbox.
 _ROW_BOOKMARK = re.compile(
     r"(?P<outbox>.+):(?P<number>[0-9]{1,19})", re.ASCII | re.DOTALL
@@ -99,6 +103,7 @@ class MessageDetail:
     delivery: UUID | None = None
     deliveries: Mapping[str, UUID] = field(default_factory=dict)
     outbox_row: int | None = None  # of an outbox that is not registered here
+    outbox: str = ""  # the registered one that has its row
     body: BodyView | None = None
     content_type: str | None = None
 
@@ -230,12 +235,14 @@ def _detail(
         [message.bookmark_text, *(redrive.bookmark for redrive in newest)],
         principal,
     )
+    row = _outbox_row(message)
+    outbox = "" if row is None else _registered_outbox(message)
     return MessageDetail(
         message=message,
         failures=message_contents.failures(failures, limit=MOST_SHOWN),
         redrives=newest,
         given_back_to=newest[0].queue if message.is_given_back else "",
-        entries=_entries(message),
+        entries=_entries(message, row=row, outbox=outbox),
         headers=headers,
         skips=skips.of_message(message, now=now)
         if principal.may(Scope.SKIPS_READ)
@@ -244,7 +251,8 @@ def _detail(
         origin=origin_queue_mismatch.of(message.pk, topic=message.topic.native_name),
         delivery=deliveries.get(message.bookmark_text),
         deliveries=deliveries,
-        outbox_row=_outbox_row(message),
+        outbox_row=None if outbox else row,
+        outbox=outbox,
         body=body,
         content_type=content_type,
     )
@@ -253,21 +261,35 @@ def _detail(
 def _outbox_row(message: Poison) -> int | None:
     """Return the number of the outbox row that a quarantined message came from.
 
-    None for another message, and where the outbox is registered here: its row is then
-    settled from here, not by hand at the producer.
+    None for another message. Where the outbox is registered here, the row is settled
+    from here, not by hand at the producer.
     """
     if message.error_type != quarantine_report_text_and_cause.EXCEPTION_TYPE:
         return None
     row = _ROW_BOOKMARK.fullmatch(message.bookmark_text)
-    outbox = message.consumer_group
-    if row is None or row["outbox"] != outbox:
+    if row is None or row["outbox"] != message.consumer_group:
         return None
-    is_registered = Outbox.objects.filter(topic__name=outbox).exists()
-    return None if is_registered else int(row["number"])
+    return int(row["number"])
 
 
-def _entries(message: Poison) -> list[Entry]:
-    """List the audit entries of a message, and of the operations that included it."""
+def _registered_outbox(message: Poison) -> str:
+    """Name the outbox, registered here, that is a message's consumer; "" if none is."""
+    outboxes = Outbox.objects.filter(topic__name=message.consumer_group)
+    return outboxes.values_list("name", flat=True).first() or ""
+
+
+def _entries(message: Poison, *, row: int | None, outbox: str) -> list[Entry]:
+    """List the audit entries of a message, of operations on it and of its outbox row.
+
+    The row's are among the newest decisions about rows of its outbox.
+    """
     subjects = operations_on(message.pk, limit=MOST_SHOWN)
     about = Q(subject=f"poison:{message.pk}") | Q(subject__in=subjects)
-    return list(Entry.objects.filter(about).order_by("-seq")[:MOST_SHOWN])
+    entries = list(Entry.objects.filter(about).order_by("-seq")[:MOST_SHOWN])
+    if outbox:
+        decisions = Entry.objects.filter(
+            subject=f"outbox:{outbox}", action__in=ROW_DECISIONS
+        )
+        newest = decisions.order_by("-seq").values("seq")[:MOST_ROW_DECISIONS]
+        entries += Entry.objects.filter(seq__in=newest, detail__row_id=row)
+    return sorted(entries, key=lambda entry: entry.seq, reverse=True)[:MOST_SHOWN]

@@ -445,6 +445,40 @@ def test_a_message_of_an_outbox_elsewhere_names_its_row_and_the_command(
     assert command not in get(anna, f"/messages/{registered.pk}")
 
 
+def test_a_message_has_the_decisions_about_its_row(
+    outbox: OutboxTables, anna: Client
+) -> None:
+    shop, now = outbox_at(outbox.dsn), clock.now()
+    row_ids = [quarantined(outbox), quarantined(outbox, "m-2")]
+    for row_id in row_ids:
+        row = QuarantinedRow(
+            row_id=row_id,
+            producer="shop",
+            message_id=f"m-{row_id}",
+            topic="orders",
+            headers=(),
+            body=b"body",
+            body_size=4,
+            body_digest=None,
+            attempts=1,
+            cause=Cause.MANUAL,
+            reason="two messages under one id",
+            quarantined_at=now,
+            writer=Writer("bob", "nightly.sh", "10.1.2.3", "71", "12:00"),
+        )
+        capture_quarantined(outbox=shop, rows=[row], now=now)
+    first, second = Poison.objects.order_by("pk")
+
+    assert anna.post(f"/outboxes/{shop.pk}/rows/{row_ids[0]}/drop").status_code == 302
+
+    page = get(anna, f"/messages/{first.pk}")
+    assert f"dropped row {row_ids[0]} of the outbox shop" in words(page)
+    assert "There is no decision about it yet" not in page
+    assert 'href="/audit?subject=outbox:shop"' in page
+    other = get(anna, f"/messages/{second.pk}")
+    assert "There is no decision about it yet" in other
+
+
 def test_the_page_has_no_rows_of_topics_that_its_reader_does_not_see(
     outbox: OutboxTables,
 ) -> None:
