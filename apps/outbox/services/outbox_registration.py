@@ -118,7 +118,9 @@ def _add(
             " remove one that is not needed."
         )
     if Outbox.objects.filter(name=name).exists():
-        raise Refused(f"There is an outbox {name} already: choose another name.")
+        raise Refused(
+            f"There is an outbox {name} already: choose another name.", field="name"
+        )
     _refuse_shared_table(owners, name, principal, field="url")
     outbox = Outbox.objects.create(
         name=name,

@@ -368,8 +368,9 @@ def test_few_addresses_of_a_name_are_tried_in_a_bounded_time(
 
 def test_names_are_unique_and_plain() -> None:
     add()
-    with pytest.raises(Refused, match="already"):
+    with pytest.raises(Refused, match="already") as refused:
         add()
+    assert refused.value.field == "name"
     for name in ("", "Shop", "a b", "-a", "a" * 101, "ä"):
         with pytest.raises(Invalid):
             add(name=name)
