@@ -61,7 +61,7 @@ def index(request: SignedIn) -> HttpResponse:
         "tabs": TABS,
         "tab": group or "",
         "text": text,
-        "curl": api_calls_as_curl.get(request, "/api/v1/operations"),
+        "curl": api_calls_as_curl.get(request, "/api/v1/operations", show=group or ""),
     }
     return show(
         request,

@@ -111,6 +111,7 @@ def test_an_empty_tab_leads_to_all_operations(anna: Client) -> None:
 
     assert "No operation here" in page
     assert '<a class="button" href="/operations">See all operations</a>' in page
+    assert "--data-urlencode show=needs-you" in page
 
 
 def test_what_runs_comes_before_what_is_newer_and_done(
