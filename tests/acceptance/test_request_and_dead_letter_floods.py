@@ -242,9 +242,10 @@ def answers_of(clients: Sequence[subprocess.Popen[str]]) -> Counter[str]:
     """Add up what the clients of a flood were answered."""
     answers: Counter[str] = Counter()
     for client in clients:
-        said, _ = client.communicate(timeout=FLOOD_SECONDS + LONGEST_END)
-        assert client.returncode == 0
-        answers.update(json.loads(said))
+        # Not communicate(): readline() may have read the answers already.
+        assert client.wait(timeout=FLOOD_SECONDS + LONGEST_END) == 0
+        assert client.stdout
+        answers.update(json.loads(client.stdout.read()))
     return answers
 
 
