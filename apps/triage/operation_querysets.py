@@ -99,12 +99,13 @@ class OperationQuerySet(models.QuerySet["Operation"]):
 def _covering_acknowledgements() -> models.QuerySet[Acknowledgement]:
     """Select a person's acknowledgement of all messages of an operation in trouble."""
     windows = ItemWindow.objects.filter(operation=OuterRef("operation"))
-    total = windows.values("operation").values(
-        total=Sum(F("refused") + F("recurred") + F("unknown"))
-    )
+    of_operation = windows.values("operation")
     acknowledgements = apps.get_model("triage", "Acknowledgement").objects
     return acknowledgements.filter(
-        operation=OuterRef("pk"), troubled__gte=Subquery(total)
+        operation=OuterRef("pk"),
+        refused__gte=Subquery(of_operation.values(total=Sum("refused"))),
+        recurred__gte=Subquery(of_operation.values(total=Sum("recurred"))),
+        unknown__gte=Subquery(of_operation.values(total=Sum("unknown"))),
     )
 
 

@@ -11,6 +11,7 @@ from redis import Redis
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
+from apps.poison.models import ItemWindow
 from apps.poison.services import redrive_confirmations_by_token
 from apps.team.rights import GRANTS, Principal, Role
 from apps.triage.models import Acknowledgement, Operation
@@ -77,6 +78,20 @@ def test_it_needs_a_person_until_acknowledged_and_again_when_more_comes_back(
     assert needed == [False, True, False, True, False]
     who = str(operator.actor)
     assert recorded(over) == [(who, "known", 1), (who, "all of them", 3)]
+
+
+def test_what_comes_back_is_news_although_fewer_are_unknown(
+    over: Operation, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    ItemWindow.objects.update(sent=0, unknown=NUMBER)
+    accept(over, operator, now)
+    before = needs_a_person(over)
+    ItemWindow.objects.update(unknown=0, confirmed=NUMBER - 1, recurred=1)
+
+    assert (before, needs_a_person(over)) == (False, True)
+    accept(over, operator, now)
+    assert not needs_a_person(over)
+    assert [number for _, _, number in recorded(over)] == [NUMBER, 1]
 
 
 def test_only_the_acknowledged_operation_leaves_the_list(

@@ -108,7 +108,7 @@ class Progress(OperationStatus):
         acknowledgement: Acknowledgement | None = getattr(
             self.operation, "acknowledgement", None
         )
-        if acknowledgement and acknowledgement.troubled >= self.tally.troubled:
+        if acknowledgement and acknowledgement.covers(self.tally.counts):
             return acknowledgement
         return None
 

@@ -26,12 +26,9 @@ class Migration(LockTimeoutMigration):
                 ),
                 ("actor", models.TextField()),
                 ("at", models.DateTimeField()),
-                (
-                    "troubled",
-                    models.PositiveIntegerField(
-                        help_text="messages that were refused, came back or are unknown"
-                    ),
-                ),
+                ("refused", models.PositiveIntegerField()),
+                ("recurred", models.PositiveIntegerField()),
+                ("unknown", models.PositiveIntegerField()),
             ],
             options={"db_table": "triage_acknowledgement"},
         ),

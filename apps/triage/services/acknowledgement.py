@@ -13,7 +13,7 @@ from apps.core.errors import Absent, Invalid, Refused
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Acknowledgement, Operation
 from apps.triage.operation_states import FINISHED
-from apps.triage.progress import ItemTally, all_counts, counts_of
+from apps.triage.progress import TROUBLED, all_counts, counts_of
 
 # In one transaction, each with an audit entry.
 MOST_AT_ONCE = 200
@@ -33,13 +33,13 @@ def acknowledge(
         raise Absent(f"There is no operation {operation_id} here.")
     if operation.state not in FINISHED:
         raise Refused(f"Operation {operation_id} is {operation.state}, and not over.")
-    troubled = _troubled(operation, counts_of(operation))
-    if not troubled:
+    troubles = _troubles(counts_of(operation))
+    if not any(troubles.values()):
         raise Refused(
             f"No message of operation {operation_id} was refused, came back or is"
             " unknown."
         )
-    _store(operation, troubled, clean_reason(reason), principal, now=now)
+    _store(operation, troubles, clean_reason(reason), principal, now=now)
     return operation
 
 
@@ -56,10 +56,10 @@ def acknowledge_all(
     operations = _locked(operation_ids, principal)
     counts, reason = all_counts(operations), clean_reason(reason)
     return sum(
-        _store(operation, troubled, reason, principal, now=now)
+        _store(operation, troubles, reason, principal, now=now)
         for operation in operations
         if operation.state in FINISHED
-        and (troubled := _troubled(operation, counts[operation.pk]))
+        and any((troubles := _troubles(counts[operation.pk])).values())
     )
 
 
@@ -73,25 +73,26 @@ def _locked(ids: Collection[int], principal: Principal) -> list[Operation]:
     return list(visible.filter(pk__in=ids).order_by("pk"))
 
 
-def _troubled(operation: Operation, counts: Mapping[str, int]) -> int:
-    return ItemTally(total=operation.total, counts=counts).troubled
+def _troubles(counts: Mapping[str, int]) -> dict[str, int]:
+    """Count an operation's messages in each kind of trouble."""
+    return {standing.value: counts[standing] for standing in TROUBLED}
 
 
 def _store(
     operation: Operation,
-    troubled: int,
+    troubles: Mapping[str, int],
     reason: str,
     principal: Principal,
     *,
     now: datetime,
 ) -> bool:
     """Store and record an acknowledgement; tell whether there was none of so many."""
-    of_all = Acknowledgement.objects.filter(operation=operation, troubled__gte=troubled)
-    if of_all.exists():
+    latest = Acknowledgement.objects.filter(operation=operation).first()
+    if latest is not None and latest.covers(troubles):
         return False
     Acknowledgement.objects.update_or_create(
         operation=operation,
-        defaults={"actor": str(principal.actor), "at": now, "troubled": troubled},
+        defaults={"actor": str(principal.actor), "at": now, **troubles},
     )
     audit.record(
         action=Action.OPERATION_ACKNOWLEDGED,
@@ -100,6 +101,6 @@ def _store(
         reason=reason,
         source=principal.source,
         now=now,
-        detail={"verb": operation.verb, "messages": troubled},
+        detail={"verb": operation.verb, "messages": sum(troubles.values())},
     )
     return True
