@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -337,6 +337,27 @@ def test_rows_are_filtered_and_decided(outbox: OutboxTables, anna: Client) -> No
     )
 
 
+def quarantined_row(
+    row_id: int, now: datetime, *, topic: str = "orders"
+) -> QuarantinedRow:
+    """Build a row that was quarantined, as the sweeper reports it."""
+    return QuarantinedRow(
+        row_id=row_id,
+        producer="shop",
+        message_id=f"m-{row_id}",
+        topic=topic,
+        headers=(),
+        body=b"body",
+        body_size=4,
+        body_digest=None,
+        attempts=1,
+        cause=Cause.MANUAL,
+        reason="two messages under one id",
+        quarantined_at=now,
+        writer=Writer("bob", "nightly.sh", "10.1.2.3", "71", "12:00"),
+    )
+
+
 def test_the_page_names_the_writers_of_quarantined_rows(
     outbox: OutboxTables, anna: Client
 ) -> None:
@@ -345,21 +366,7 @@ def test_the_page_names_the_writers_of_quarantined_rows(
     assert "No row has been quarantined yet" in words(get(anna, path))
     Topic.objects.create(name="orders", native_name="orders", broker=events())
     for number, topic in ((105, "orders"), (107, "receipts")):
-        row = QuarantinedRow(
-            row_id=number,
-            producer="shop",
-            message_id=f"m-{number}",
-            topic=topic,
-            headers=(),
-            body=b"body",
-            body_size=4,
-            body_digest=None,
-            attempts=1,
-            cause=Cause.MANUAL,
-            reason="two messages under one id",
-            quarantined_at=clock.now(),
-            writer=Writer("bob", "nightly.sh", "10.1.2.3", "71", "12:00"),
-        )
+        row = quarantined_row(number, clock.now(), topic=topic)
         capture_quarantined(outbox=shop, rows=[row], now=clock.now())
     note(shop, quarantined=2)
 
@@ -416,21 +423,7 @@ def test_a_message_of_an_outbox_elsewhere_names_its_row_and_the_command(
     outbox: OutboxTables, anna: Client
 ) -> None:
     shop, now = outbox_at(outbox.dsn), clock.now()
-    row = QuarantinedRow(
-        row_id=107,
-        producer="shop",
-        message_id="m-1",
-        topic="orders",
-        headers=(),
-        body=b"body",
-        body_size=4,
-        body_digest=None,
-        attempts=1,
-        cause=Cause.MANUAL,
-        reason="two messages under one id",
-        quarantined_at=now,
-        writer=Writer("bob", "nightly.sh", "10.1.2.3", "71", "12:00"),
-    )
+    row = quarantined_row(107, now)
     capture_quarantined(outbox=shop, rows=[row], now=now)
     registered = Poison.objects.get()
     report = failure_of(row, outbox="billing.public")
@@ -451,21 +444,7 @@ def test_a_message_has_the_decisions_about_its_row(
     shop, now = outbox_at(outbox.dsn), clock.now()
     row_ids = [quarantined(outbox), quarantined(outbox, "m-2")]
     for row_id in row_ids:
-        row = QuarantinedRow(
-            row_id=row_id,
-            producer="shop",
-            message_id=f"m-{row_id}",
-            topic="orders",
-            headers=(),
-            body=b"body",
-            body_size=4,
-            body_digest=None,
-            attempts=1,
-            cause=Cause.MANUAL,
-            reason="two messages under one id",
-            quarantined_at=now,
-            writer=Writer("bob", "nightly.sh", "10.1.2.3", "71", "12:00"),
-        )
+        row = quarantined_row(row_id, now)
         capture_quarantined(outbox=shop, rows=[row], now=now)
     first, second = Poison.objects.order_by("pk")
 
