@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db.models import Sum
+
 from apps.core.errors import Absent
 from apps.poison.models import ItemWindow
-from apps.poison.states import RedriveOutcome
+from apps.poison.states import COUNTED, RedriveOutcome
 from apps.team.rights import Principal
+from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
 from apps.triage.operation_states import ItemState, OperationState
 
@@ -124,6 +128,25 @@ def all_counts(operations: Collection[Operation]) -> dict[int, dict[str, int]]:
         }
         for operation in operations
     }
+
+
+def counts_from(operation: Operation, *, first: int) -> Mapping[str, int]:
+    """Count the items of an operation from the number `first` on, by standing.
+
+    Those that wait are not counted. Items of the window in which `first` lies are
+    looked up one by one; they are `window_size` at most.
+    """
+    size = operation.window_size
+    whole = -(-first // size) * size
+    windows = ItemWindow.objects.filter(operation=operation.pk, first__gte=whole)
+    counts = Counter(
+        windows.aggregate(**{name: Sum(name, default=0) for name in COUNTED})
+    )
+    items = standings_of(
+        operation, standings=COUNTED, after=first - 1, limit=whole - first
+    )
+    counts.update(item.standing for item in items if item.number < whole)
+    return counts
 
 
 def silent_number(operation: Operation, *, now: datetime) -> int:

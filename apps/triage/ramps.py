@@ -106,21 +106,27 @@ class RampCheck:
     pauses_because: str = ""
 
 
+def handed_over_number(counts: Mapping[str, int]) -> int:
+    """Count the items, of counts by standing, whose messages brokers may have."""
+    return sum(counts[name] for name in _HANDED_OVER)
+
+
 def check(
     ramp: Ramp,
     counts: Mapping[str, int],
     *,
+    handed_over: int,
     ramp_to: int,
     waits_since: datetime | None,
     now: datetime,
 ) -> RampCheck:
     """Check by an operation's counts whether its ramp sends, waits or pauses.
 
-    Returns the room for messages, or why the operation waits or pauses. `ramp_to` is
-    the number of messages that the present step allows in all, and `waits_since` the
-    time at which that many had been handed over.
+    Returns the room for messages, or why the operation waits or pauses. All is counted
+    since the ramp began: `counts` by standing, and `handed_over`, the messages that
+    brokers got. `ramp_to` is how many of them the steps so far allow, and `waits_since`
+    the time at which that many had been handed over.
     """
-    handed_over = sum(counts[name] for name in _HANDED_OVER)
     step_is_over = 0 < ramp_to <= handed_over
     if why := _why_not_further(ramp, counts, step_is_over=step_is_over):
         return RampCheck(pauses_because=why)
@@ -152,9 +158,9 @@ def _why_not_further(
         return (
             f"{came_back:,} of {sent_number:,} came back, more than {ramp.came_back} %"
         )
-    handed_over = sum(counts[name] for name in _HANDED_OVER)
+    handed_over = handed_over_number(counts)
     refused = counts[RedriveOutcome.REFUSED]
-    if step_is_over and refused * 2 >= handed_over:
+    if step_is_over and refused and refused * 2 >= handed_over:
         return f"{refused:,} of {handed_over:,} were refused"
     return ""
 

@@ -21,7 +21,7 @@ from apps.brokers.services.topics_and_routing_publisher import (
     RoutingPublisher,
 )
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
-from apps.poison.models import Hold, Poison, Redrive
+from apps.poison.models import Hold, ItemWindow, Poison, Redrive
 from apps.poison.services import redrive_confirmations_by_token
 from apps.team.rights import GRANTS, Principal, Role
 from apps.triage.item_standings import standings_of
@@ -40,6 +40,7 @@ from apps.triage.services.control import (
     CANCEL,
     PAUSE,
     RESUME,
+    RESUME_WITHOUT_RAMP,
     ControlStep,
     OperationOver,
 )
@@ -709,19 +710,139 @@ def test_a_ramp_without_confirmations_goes_on_when_nothing_came_back_for_a_time(
     assert (early, stream.xlen("orders")) == (1, 3)
 
 
-def test_a_person_who_resumes_what_a_ramp_has_paused_goes_on_without_it(
+def paused_by_its_ramp(
+    operator: Principal, stream: Redis, now: datetime, *, window_size: int = 500
+) -> Operation:
+    """Let a ramp of 20 messages send 1, then 2, of which one comes back."""
+    poisons(now, 20)
+    previewed = preview(operator, now, ramp=RAMP)
+    Operation.objects.filter(pk=previewed.pk).update(window_size=window_size)
+    operation = confirm(operator, previewed, now)
+    run(operation, now)
+    answer(stream, now)
+    run(operation, now)
+    answer(stream, now, failing=[1])
+    run(operation, now)
+    operation.refresh_from_db()
+    assert operation.paused_because == "1 of 3 came back, more than 10 %"
+    return operation
+
+
+@pytest.mark.parametrize("window_size", [500, 3, 2, 1])
+def test_a_ramp_that_is_resumed_begins_with_its_first_step_again(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    window_size: int,
+) -> None:
+    operation = paused_by_its_ramp(operator, stream, now, window_size=window_size)
+
+    change(RESUME, operation, operator, now)
+
+    lengths = []
+    for round_number in range(8):
+        run(operation, now + timedelta(seconds=round_number))
+        lengths.append(stream.xlen("orders"))
+        if round_number % 2:
+            answer(stream, now)
+    assert lengths == [4, 4, 6, 6, 16, 16, 20, 20]
+    assert counts_of(operation) == {"confirmed": 19, "recurred": 1}
+    entry = Entry.objects.get(action="operation.resumed")
+    assert entry.detail["ramp"] == "begins again"
+
+
+@pytest.mark.parametrize("window_size", [500, 2])
+def test_a_resumed_ramp_pauses_by_what_was_sent_since_then(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    window_size: int,
+) -> None:
+    operation = paused_by_its_ramp(operator, stream, now, window_size=window_size)
+    change(RESUME, operation, operator, now)
+    run(operation, now)
+    answer(stream, now)
+    run(operation, now)
+    answer(stream, now, failing=[5])
+
+    run(operation, now)
+    operation.refresh_from_db()
+
+    assert operation.paused_because == "1 of 3 came back, more than 10 %"
+    assert counts_of(operation) == {"confirmed": 4, "recurred": 2, "waiting": 14}
+
+
+def test_late_answers_to_what_was_sent_before_do_not_let_a_resumed_ramp_go_further(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 20)
+    operation = confirm(operator, preview(operator, now, ramp=RAMP), now)
+    run(operation, now)
+    run(operation, now)
+    run(operation, now + 2 * MINUTE)
+    later = now + 3 * MINUTE
+    change(RESUME, operation, operator, later)
+    tokens = [fields[b"x-poisonweb-redrive"] for fields in sent_messages(stream)]
+
+    run(operation, later)
+    redrive_confirmations_by_token.confirm(
+        tokens=[(token.decode(), "orders") for token in tokens], now=later
+    )
+    run(operation, later)
+    operation.refresh_from_db()
+
+    assert (stream.xlen("orders"), operation.state) == (2, "running")
+    assert operation.trouble == "The ramp waits for 100 % of 1 to be confirmed."
+
+
+def test_messages_that_no_broker_got_before_are_part_of_the_steps_of_a_resumed_ramp(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    operation = paused_by_its_ramp(operator, stream, now)
+    # As if a broker had gone away in the middle of a claim of ten.
+    ItemWindow.objects.filter(operation=operation.pk).update(sending_to=10)
+    change(RESUME, operation, operator, now)
+
+    lengths = []
+    for round_number in range(4):
+        run(operation, now + timedelta(seconds=70 * round_number))
+        lengths.append(stream.xlen("orders"))
+        run(operation, now + timedelta(seconds=70 * round_number))
+
+    operation.refresh_from_db()
+    assert lengths == [4, 6, 16, 16]
+    # Those from the tenth on are the first that were surely not sent before.
+    assert operation.paused_because == (
+        "0 of 6 were confirmed within 60 s, less than 100 %"
+    )
+
+
+def test_a_person_may_resume_what_a_ramp_has_paused_without_the_ramp(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    operation = paused_by_its_ramp(operator, stream, now)
+
+    change(RESUME_WITHOUT_RAMP, operation, operator, now)
+    ended = run(operation, now)
+
+    assert (ended, stream.xlen("orders")) == (SliceEnd.DONE, 20)
+    assert Entry.objects.get(action="operation.resumed").detail["ramp"] == "removed"
+
+
+def test_a_ramp_is_not_removed_from_an_operation_that_goes_on(
     orders: Topic, stream: Redis, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 5)
     operation = confirm(operator, preview(operator, now, ramp=RAMP), now)
     run(operation, now)
-    answer(stream, now, failing=[0])
-    run(operation, now)
 
-    change(RESUME, operation, operator, now)
-    ended = run(operation, now)
+    with pytest.raises(Refused, match="goes on with its ramp. Pause it"):
+        change(RESUME_WITHOUT_RAMP, operation, operator, now)
 
-    assert (ended, stream.xlen("orders")) == (SliceEnd.DONE, 5)
+    operation.refresh_from_db()
+    assert operation.ramp == RAMP.to_json()
 
 
 @pytest.mark.parametrize("step", [PAUSE, CANCEL], ids=["paused", "cancelled"])

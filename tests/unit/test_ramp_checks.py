@@ -21,7 +21,14 @@ def checked(
     all_counts = {**dict.fromkeys(COUNTED, 0), **counts}
     ramp_to = sum(counts.values()) if step is None else step
     since = NOW - timedelta(seconds=after)
-    return check(ramp, all_counts, ramp_to=ramp_to, waits_since=since, now=NOW)
+    return check(
+        ramp,
+        all_counts,
+        handed_over=sum(counts.values()),
+        ramp_to=ramp_to,
+        waits_since=since,
+        now=NOW,
+    )
 
 
 def test_a_step_of_messages_of_their_own_topic_needs_confirmations_and_no_time() -> (

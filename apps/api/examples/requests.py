@@ -219,6 +219,9 @@ REQUESTS: Final[Mapping[str, Examples]] = {
     },
     "Decision": only({"token": PREVIEWED, "reason": "mended"}),
     "Control": only({"reason": "the consumers are being deployed"}),
+    "ResumeOptions": only(
+        {"reason": "billing 2.3.1 is deployed", "without_ramp": False}
+    ),
     "RateChange": only({"rate": 50, "reason": "the database is busy"}),
     "Retry": only({"standings": ["refused", "recurred", "silent"]}),
     "NewSkip": only({**SKIP, "everything": False}),

@@ -104,6 +104,14 @@ class Control(RequestSchema[dict[str, Any]]):
     reason = ReasonText()
 
 
+class ResumeOptions(Control):
+    without_ramp = Flag(
+        default=False,
+        help_text="send all that is left without steps; else the ramp that paused it"
+        " begins again with its first step, and counts from there",
+    )
+
+
 class RateChange(RequestSchema[dict[str, Any]]):
     rate = Number(
         min_value=1,

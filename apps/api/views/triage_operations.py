@@ -115,14 +115,13 @@ class _Control(View):
     """A POST that changes the state of an operation."""
 
     scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
-    step: ClassVar[ControlStep]
 
-    def change(self, request: Request, operation_id: int) -> Response:
+    def change(self, step: ControlStep, operation_id: int, *, reason: str) -> Response:
         """Change an operation's state; answer the operation as it is now."""
         operation = operation_enqueueing.change_state(
-            self.step,
+            step,
             operation_id=operation_id,
-            **serializers.Control.parse(request.data),
+            reason=reason,
             principal=self.principal,
             now=clock.now(),
         )
@@ -130,8 +129,6 @@ class _Control(View):
 
 
 class OperationPause(_Control):
-    step = control.PAUSE
-
     @_described_control(
         "pauseOperation", "Have it send and decide nothing more until it is resumed"
     )
@@ -141,22 +138,29 @@ class OperationPause(_Control):
 
         Obeyed within a second.
         """
-        return self.change(request, operation_id)
+        options = serializers.Control.parse(request.data)
+        return self.change(control.PAUSE, operation_id, **options)
 
 
 class OperationResume(_Control):
-    step = control.RESUME
-
-    @_described_control("resumeOperation", "Have a paused operation go on")
+    @_described_control(
+        "resumeOperation",
+        "Have a paused operation go on",
+        request=serializers.ResumeOptions,
+    )
     @idempotent
     def post(self, request: Request, operation_id: int) -> Response:
-        """Resumes an operation; one that its ramp paused goes on without the ramp."""
-        return self.change(request, operation_id)
+        """Resumes an operation; a ramp that paused it begins again with its first step.
+
+        Only what is sent from then on counts for the ramp.
+        """
+        options = serializers.ResumeOptions.parse(request.data)
+        without_ramp = options.pop("without_ramp")
+        step = control.RESUME_WITHOUT_RAMP if without_ramp else control.RESUME
+        return self.change(step, operation_id, **options)
 
 
 class OperationCancel(_Control):
-    step = control.CANCEL
-
     @_described_control(
         "cancelOperation", "End it: what was never handed to a broker is open again"
     )
@@ -166,7 +170,8 @@ class OperationCancel(_Control):
 
         What may have been sent is `unknown`, and silent after 10 minutes.
         """
-        return self.change(request, operation_id)
+        options = serializers.Control.parse(request.data)
+        return self.change(control.CANCEL, operation_id, **options)
 
 
 class OperationRate(View):

@@ -11,13 +11,24 @@ from apps.core.errors import Invalid
 from apps.dashboard.forms.fields import Ids, ReasonField, require_valid
 from apps.triage.models import Operation
 from apps.triage.ramps import DEFAULT_STEPS, MOST_STEPS, Ramp
-from apps.triage.services.control import CANCEL, PAUSE, RESUME, ControlStep
+from apps.triage.services.control import (
+    CANCEL,
+    PAUSE,
+    RESUME,
+    RESUME_WITHOUT_RAMP,
+    ControlStep,
+)
 from apps.triage.services.pacing import HIGHEST_RATE
 from apps.triage.services.previews import SendLimits
 
 RAMP_FIELDS = frozenset({"steps", "asks", "confirmed", "came_back", "wait"})
 RATES = f"give a whole number from 1 to {HIGHEST_RATE:,}, or none for no limit"
-STEPS = {"pause": PAUSE, "resume": RESUME, "cancel": CANCEL}
+STEPS = {
+    "pause": PAUSE,
+    "resume": RESUME,
+    "resume-without-ramp": RESUME_WITHOUT_RAMP,
+    "cancel": CANCEL,
+}
 
 
 class ControlForm(forms.Form):

@@ -193,7 +193,13 @@ def _operation_paused(facts: Facts) -> str:
 
 
 def _operation_resumed(facts: Facts) -> str:
-    return f"{facts.who} resumed operation {facts.subject}"
+    """Describe that an operation goes on, and what becomes of its ramp."""
+    ramp = {
+        "removed": ", without its ramp",
+        "begins again": ", whose ramp begins again",
+    }
+    text = f"{facts.who} resumed operation {facts.subject}"
+    return text + ramp.get(facts.text("ramp"), "")
 
 
 def _operation_cancel_requested(facts: Facts) -> str:

@@ -99,6 +99,10 @@ class Progress(OperationStatus):
         return self.operation.state == OperationState.PAUSED
 
     @property
+    def may_resume_without_ramp(self) -> bool:
+        return self.may_resume and self.operation.ramp is not None
+
+    @property
     def may_cancel(self) -> bool:
         return OperationState.CANCELLING in NEXT[OperationState(self.operation.state)]
 

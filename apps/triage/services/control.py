@@ -1,12 +1,16 @@
 """Pause, resume and cancel a confirmed operation, or change its rate.
 
+A ramp that paused its operation begins with its first step again when a person resumes
+the operation, unless that person removes it.
+
 Each is a row that the run reads before it claims more: within a second, and one claim.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from django.db import transaction
 
@@ -18,6 +22,7 @@ from apps.triage.models import Operation
 from apps.triage.operation_states import FINISHED, OperationState
 from apps.triage.services.earlier_layout_conversion import require_converted
 from apps.triage.services.pacing import require_rate
+from apps.triage.services.ramp_steps import first_step_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +32,17 @@ class ControlStep:
     to: OperationState
     action: Action
     deed: str
+    without_ramp: bool = False
+
+    @property
+    def resumes(self) -> bool:
+        """Tell whether a paused operation goes on."""
+        return self.to is OperationState.QUEUED
 
 
 PAUSE = ControlStep(OperationState.PAUSED, Action.OPERATION_PAUSED, "paused")
 RESUME = ControlStep(OperationState.QUEUED, Action.OPERATION_RESUMED, "resumed")
+RESUME_WITHOUT_RAMP = replace(RESUME, without_ramp=True)
 CANCEL = ControlStep(
     OperationState.CANCELLING, Action.OPERATION_CANCEL_REQUESTED, "cancelled"
 )
@@ -57,21 +69,43 @@ def change_state(
     """
     reason = clean_reason(reason)
     operation = _lock_unfinished(operation_id, principal)
-    if operation.state == step.to or (
-        step is RESUME and operation.state == OperationState.RUNNING
-    ):
+    if _is_done_already(step, operation):
         return operation
-    if step is RESUME and operation.state == OperationState.CANCELLING:
+    if step.resumes and operation.state == OperationState.CANCELLING:
         raise Refused("It is being cancelled, and cannot be resumed.")
     this = Operation.objects.filter(pk=operation.pk)
-    # A person who resumes what the ramp has paused goes on without it.
-    ramp = None if step is RESUME and operation.paused_because else operation.ramp
+    columns, detail = _ramp_after(step, operation)
     # It is tried at once, also while it waits for a broker that is away.
-    if not this.transition(to=step.to, retry_at=None, paused_because="", ramp=ramp):
+    columns |= {"retry_at": None, "paused_because": ""}
+    if not this.transition(to=step.to, **columns):
         raise Refused(f"It is {operation.state}, and cannot be {step.deed}.")
-    _record(step.action, operation, reason, principal, now=now, detail={})
+    _record(step.action, operation, reason, principal, now=now, detail=detail)
     operation.refresh_from_db()
     return operation
+
+
+def _ramp_after(
+    step: ControlStep, operation: Operation
+) -> tuple[dict[str, Any], dict[str, object]]:
+    """Return what a step changes of an operation's ramp: columns, and for the audit."""
+    if operation.ramp and step.without_ramp:
+        return {"ramp": None}, {"ramp": "removed"}
+    if operation.ramp and step.resumes and operation.paused_because:
+        return first_step_again(operation), {"ramp": "begins again"}
+    return {}, {}
+
+
+def _is_done_already(step: ControlStep, operation: Operation) -> bool:
+    """Tell whether an operation is in the state to which a step leads, or beyond it.
+
+    Raises Refused for one that goes on with the ramp that the step would remove.
+    """
+    goes_on = operation.state in {OperationState.QUEUED, OperationState.RUNNING}
+    if not (step.resumes and goes_on):
+        return operation.state == step.to
+    if step.without_ramp and operation.ramp:
+        raise Refused("It goes on with its ramp. Pause it, and resume it without.")
+    return True
 
 
 @transaction.atomic

@@ -1,18 +1,21 @@
-"""Let an operation climb its ramp: allow the next step, wait, or pause it."""
+"""Let an operation climb its ramp: allow the next step, wait, pause it, begin again."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from django.db import transaction
+from django.db.models import Max
 
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.actor import Actor
+from apps.poison.models import ItemWindow
 from apps.triage.models import Operation
 from apps.triage.operation_states import OperationState
-from apps.triage.progress import counts_of
-from apps.triage.ramps import Ramp, RampCheck, check
+from apps.triage.progress import counts_from, counts_of
+from apps.triage.ramps import Ramp, RampCheck, check, handed_over_number
 from apps.triage.services.fencing import fence
 
 
@@ -25,10 +28,11 @@ def climb(operation: Operation, ramp: Ramp, *, now: datetime) -> RampCheck:
     """
     if not fence(operation=operation.pk, run=operation.run).may_go_on:
         return RampCheck()
-    counts = counts_of(operation)
+    handed_over = handed_over_number(counts_of(operation)) - operation.ramp_begins_after
     result = check(
         ramp,
-        counts,
+        counts_from(operation, first=operation.ramp_begins_at),
+        handed_over=handed_over,
         ramp_to=operation.ramp_to,
         waits_since=operation.ramp_waits_since,
         now=now,
@@ -38,11 +42,25 @@ def climb(operation: Operation, ramp: Ramp, *, now: datetime) -> RampCheck:
     elif result.waits_for:
         operation.ramp_waits_since = operation.ramp_waits_since or now
     else:
-        handed_over = operation.total - counts["waiting"] - counts["skipped"]
         operation.ramp_to = handed_over + result.room
         operation.ramp_waits_since = None
     operation.save(update_fields=["ramp_to", "ramp_waits_since"])
     return result
+
+
+def first_step_again(operation: Operation) -> dict[str, Any]:
+    """Return the columns with which a paused operation begins its ramp once more.
+
+    The steps count from here on, and only answers to what is sent from here on. What
+    failed or was not confirmed before would pause the operation again at once.
+    """
+    windows = ItemWindow.objects.filter(operation=operation.pk)
+    return {
+        "ramp_begins_after": handed_over_number(counts_of(operation)),
+        "ramp_begins_at": windows.aggregate(to=Max("sending_to"))["to"] or 0,
+        "ramp_to": 0,
+        "ramp_waits_since": None,
+    }
 
 
 def _pause(operation: Operation, why: str, *, now: datetime) -> None:

@@ -533,6 +533,24 @@ def test_an_invalid_preview_is_a_422_that_names_the_member(
     assert (reply.status, reply.pointers) == (422, [pointer])
 
 
+@pytest.mark.parametrize("without_ramp", [False, True])
+def test_what_its_ramp_has_paused_is_resumed_with_its_ramp_or_without(
+    operations_caller: Caller, now: datetime, without_ramp: bool
+) -> None:
+    poisons(now, 3)
+    ramp = {"steps": [1], "confirmed": 95, "came_back": 0, "wait": 60}
+    token = preview(operations_caller, verb="redrive", ramp=ramp).json["token"]
+    number = confirm(operations_caller, token).json["id"]
+    Operation.objects.update(state="paused", paused_because="1 of 1 were refused")
+
+    resumed = operations_caller.post(
+        f"operations/{number}/resume", {"without_ramp": without_ramp}
+    )
+
+    state = (resumed.json["state"], resumed.json["ramp"])
+    assert state == ("queued", None if without_ramp else ramp)
+
+
 def test_a_ramp_by_confirmations_is_a_422_where_all_messages_are_moved(
     operations_caller: Caller, orders: Topic, now: datetime
 ) -> None:

@@ -295,6 +295,18 @@ def test_no_detail_breaks_a_sentence_or_makes_it_long(detail: object) -> None:
         ),
         (Action.OPERATION_RESUMED, "operation:7", {}, "anna resumed operation 7"),
         (
+            Action.OPERATION_RESUMED,
+            "operation:7",
+            {"detail": {"ramp": "begins again"}},
+            "anna resumed operation 7, whose ramp begins again",
+        ),
+        (
+            Action.OPERATION_RESUMED,
+            "operation:7",
+            {"detail": {"ramp": "removed"}},
+            "anna resumed operation 7, without its ramp",
+        ),
+        (
             Action.OPERATION_CANCEL_REQUESTED,
             "operation:7",
             {},

@@ -17,6 +17,7 @@ from apps.poison.services import redrive_confirmations_by_token
 from apps.team.rights import Principal, Role
 from apps.triage.models import Operation
 from apps.triage.operation_states import Verb
+from apps.triage.ramps import Ramp
 from apps.triage.services import control
 from apps.triage.services.control import PAUSE
 from tests.failure_report_builders import capture, failure, poisons
@@ -70,6 +71,25 @@ def test_a_running_operation_can_be_paused_resumed_and_cancelled_from_its_page(
     assert 'value="pause"' not in cancelling
     assert "Cancelled" in cancelled
     assert 'value="cancel"' not in cancelled
+
+
+def test_the_page_of_what_its_ramp_has_paused_offers_to_resume_it_without_the_ramp(
+    anna: Client, orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 3)
+    operation = confirm(operator, preview(operator, now, ramp=Ramp(steps=(1,))), now)
+    Operation.objects.filter(pk=operation.pk).update(
+        state="paused", paused_because="1 of 1 were refused"
+    )
+
+    html = page(anna, operation)
+    resumed = press(anna, operation, "resume-without-ramp")
+    operation.refresh_from_db()
+
+    assert "Resume it, and the ramp begins again with its first step" in html
+    assert "Resume without the ramp" in html
+    assert "Resume without the ramp" not in resumed
+    assert (operation.state, operation.ramp) == ("queued", None)
 
 
 def test_a_drop_holds_nothing_back_from_others_while_it_is_paused(

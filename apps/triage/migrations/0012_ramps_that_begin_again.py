@@ -1,0 +1,42 @@
+"""Store where the ramp of an operation began again when a person resumed it."""
+
+from __future__ import annotations
+
+from django.db import migrations, models
+
+from apps.core.schema_changes import LockTimeoutMigration
+
+
+class Migration(LockTimeoutMigration):
+    dependencies = [("triage", "0011_acknowledgements")]
+
+    operations = [
+        *(
+            migrations.AddField(
+                model_name="operation",
+                name=name,
+                field=models.PositiveIntegerField(
+                    default=0, db_default=0, help_text=help_text
+                ),
+            )
+            for name, help_text in (
+                (
+                    "ramp_begins_after",
+                    "messages handed over before its first step",
+                ),
+                (
+                    "ramp_begins_at",
+                    "number of the first item whose answer counts",
+                ),
+            )
+        ),
+        migrations.AlterField(
+            model_name="operation",
+            name="ramp_to",
+            field=models.PositiveIntegerField(
+                default=0,
+                db_default=0,
+                help_text="messages that its steps so far allow",
+            ),
+        ),
+    ]
