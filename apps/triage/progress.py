@@ -69,9 +69,10 @@ class ItemTally:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """How fast an operation is, in items a second so far, and what that predicts.
+    """How fast an operation is, in items a second, and what that predicts.
 
-    Each is None while it is unknown; `remaining` also unless the operation goes on.
+    Each is None while it is unknown. `remaining` is also None unless the operation goes
+    on, while it waits for a broker, and with a ramp, whose waits may end at any time.
     """
 
     rate: float | None = None
@@ -81,21 +82,38 @@ class Pace:
 def pace_of(operation: Operation, tally: ItemTally, *, now: datetime) -> Pace:
     """Return how fast an operation works, and the time it still needs.
 
-    Its limit predicts that, if it has one: the speed so far counts pauses, too, and
-    what another limit allowed.
+    Its speed since it was last resumed, or its limit changed, predicts that; of one
+    that is over, the speed is that of the whole time.
     """
-    began, ended = operation.confirmed_at, operation.finished_at or now
-    seconds = (ended - began).total_seconds() if began else 0.0
-    if not tally.finished or seconds <= 0:
-        return Pace()
-    rate = tally.finished / seconds
-    if operation.state not in {OperationState.QUEUED, OperationState.RUNNING}:
+    rate = _rate_so_far(operation, tally, now=now)
+    if not tally.finished or not _is_predictable(operation):
         return Pace(rate=rate)
-    seconds = (tally.acts_on - tally.finished) / (operation.rate or rate)
-    remaining = timedelta(seconds=seconds)
+    rates = [each for each in (rate, operation.rate) if each]
+    if not rates:
+        return Pace()
+    remaining = timedelta(seconds=(tally.acts_on - tally.finished) / min(rates))
     return Pace(
         rate=rate, remaining=remaining if remaining < LONGEST_ESTIMATE else None
     )
+
+
+def _rate_so_far(
+    operation: Operation, tally: ItemTally, *, now: datetime
+) -> float | None:
+    """Return an operation's items a second, or None before it finished any."""
+    began, finished, ended = operation.confirmed_at, tally.finished, now
+    if operation.finished_at is not None:
+        ended = operation.finished_at
+    elif operation.pace_since is not None:
+        began = operation.pace_since
+        finished -= operation.pace_since_finished
+    seconds = (ended - began).total_seconds() if began else 0.0
+    return finished / seconds if finished > 0 and seconds > 0 else None
+
+
+def _is_predictable(operation: Operation) -> bool:
+    goes_on = operation.state in {OperationState.QUEUED, OperationState.RUNNING}
+    return goes_on and operation.ramp is None and not operation.trouble
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -591,6 +591,67 @@ def test_a_rate_hands_few_messages_over_at_once(
     assert counts_of(operation) == {"sent": 6}
 
 
+def change_rate(operation: Operation, operator: Principal, now: datetime) -> None:
+    control.set_rate(operation_id=operation.pk, rate=9, principal=operator, now=now)
+
+
+def pause_and_resume(operation: Operation, operator: Principal, now: datetime) -> None:
+    change(PAUSE, operation, operator, now - MINUTE)
+    change(RESUME, operation, operator, now)
+
+
+@pytest.mark.parametrize("act", [change_rate, pause_and_resume])
+def test_the_speed_is_measured_from_the_last_resume_or_change_of_the_rate(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    act: Callable[[Operation, Principal, datetime], None],
+) -> None:
+    poisons(now, 20)
+    operation = confirm(operator, preview(operator, now, ramp=RAMP), now)
+    run(operation, now)
+
+    act(operation, operator, now + 5 * MINUTE)
+
+    operation.refresh_from_db()
+    assert operation.pace_since == now + 5 * MINUTE
+    assert operation.pace_since_finished == 1
+
+
+def test_a_paused_operation_waits_for_no_broker(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 5)
+    operation = confirm(operator, preview(operator, now), now)
+    run(operation, now, by=AwayPublisher)
+    operation.refresh_from_db()
+    waited_for = operation.trouble
+
+    change(PAUSE, operation, operator, now)
+
+    operation.refresh_from_db()
+    assert waited_for
+    assert (operation.trouble, operation.troubles, operation.retry_at) == ("", 0, None)
+
+
+def test_a_broker_that_is_away_is_no_trouble_of_what_was_paused_meanwhile(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 5)
+    operation = confirm(operator, preview(operator, now), now)
+
+    class PausedMeanwhile(AwayPublisher):
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
+            change(PAUSE, operation, operator, now)
+            return super().publish(messages)
+
+    run(operation, now, by=PausedMeanwhile)
+
+    operation.refresh_from_db()
+    assert (operation.state, operation.trouble) == ("paused", "")
+
+
 @pytest.mark.parametrize("before", [None, 2_000])
 def test_a_lower_rate_is_obeyed_from_the_next_call_on(
     orders: Topic,

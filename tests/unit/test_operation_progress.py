@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def tally(**counts: int) -> ItemTally:
 
 
 def operation(
-    state: OperationState = OperationState.RUNNING, **values: datetime | int
+    state: OperationState = OperationState.RUNNING, **values: Any
 ) -> Operation:
     return Operation(state=state.value, **{"confirmed_at": NOON, **values})
 
@@ -49,13 +50,56 @@ def test_what_does_not_go_on_has_no_time_left(state: OperationState) -> None:
     assert pace == Pace(rate=2.0, remaining=None)
 
 
-def test_the_rest_takes_as_long_as_the_limit_in_force_predicts() -> None:
+def test_the_rest_takes_as_long_as_the_speed_since_the_last_change_predicts() -> None:
     items = tally(sent=20, waiting=60)
-
     # It was paused for most of the hour.
-    pace = pace_of(operation(rate=5), items, now=NOON + timedelta(hours=1))
+    resumed = operation(
+        pace_since=NOON + timedelta(hours=1), pace_since_finished=10, rate=100
+    )
+
+    pace = pace_of(resumed, items, now=NOON + timedelta(hours=1, seconds=2))
+
+    assert pace == Pace(rate=5.0, remaining=timedelta(seconds=12))
+
+
+@pytest.mark.parametrize("finished_by_then", [10, 20], ids=["faster", "unknown"])
+def test_the_rest_takes_as_long_as_the_limit_in_force_predicts(
+    finished_by_then: int,
+) -> None:
+    items = tally(sent=20, waiting=60)
+    slowed = operation(
+        pace_since=NOON + timedelta(hours=1),
+        pace_since_finished=finished_by_then,
+        rate=5,
+    )
+
+    pace = pace_of(slowed, items, now=NOON + timedelta(hours=1, seconds=1))
 
     assert pace.remaining == timedelta(seconds=12)
+
+
+def test_the_speed_of_what_is_over_is_that_of_the_whole_time() -> None:
+    done = operation(
+        OperationState.DONE,
+        finished_at=NOON + timedelta(seconds=10),
+        pace_since=NOON + timedelta(seconds=9),
+        pace_since_finished=19,
+    )
+
+    assert pace_of(done, tally(sent=20), now=NOON + timedelta(days=1)).rate == 2.0
+
+
+@pytest.mark.parametrize(
+    "waits", [{"ramp": {"steps": [1]}}, {"trouble": "the broker is away"}], ids=str
+)
+def test_nothing_is_predicted_while_it_waits_for_a_broker_or_has_a_ramp(
+    waits: dict[str, Any],
+) -> None:
+    items = tally(sent=20, waiting=60)
+
+    pace = pace_of(operation(**waits), items, now=NOON + timedelta(seconds=10))
+
+    assert pace == Pace(rate=2.0, remaining=None)
 
 
 @pytest.mark.parametrize(

@@ -252,9 +252,14 @@ class OperationDetail(OperationRow):
     rate = serializers.FloatField(
         source="progress.pace.rate",
         allow_null=True,
-        help_text="items a second so far",
+        help_text="items a second since it was last resumed or its limit changed; of"
+        " one that is over, in all",
     )
-    eta = Moment(source="progress.eta", allow_null=True)
+    eta = Moment(
+        source="progress.eta",
+        allow_null=True,
+        help_text="by that rate; null with a ramp, and unless it goes on",
+    )
 
     def get_fields(self) -> dict[str, AnyField]:
         row = within("progress.operation", OperationRow().get_fields())

@@ -123,6 +123,12 @@ class Operation(models.Model):
         default=0, db_default=0, help_text="messages that its steps so far allow"
     )
     ramp_waits_since = models.DateTimeField(null=True)
+    pace_since = models.DateTimeField(
+        null=True, help_text="when it was last resumed, or its rate changed"
+    )
+    pace_since_finished = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="items that it had finished then"
+    )
     layout = models.PositiveSmallIntegerField(
         default=LAYOUT,
         db_default=LAYOUT_BEFORE,

@@ -20,6 +20,7 @@ from apps.core.errors import Absent, Refused
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
 from apps.triage.operation_states import FINISHED, OperationState
+from apps.triage.progress import ItemTally, counts_of
 from apps.triage.services.earlier_layout_conversion import require_converted
 from apps.triage.services.pacing import require_rate
 from apps.triage.services.ramp_steps import first_step_again
@@ -75,8 +76,10 @@ def change_state(
         raise Refused("It is being cancelled, and cannot be resumed.")
     this = Operation.objects.filter(pk=operation.pk)
     columns, detail = _ramp_after(step, operation)
+    if step.resumes:
+        columns |= _pace_from_here(operation, now=now)
     # It is tried at once, also while it waits for a broker that is away.
-    columns |= {"retry_at": None, "paused_because": ""}
+    columns |= {"retry_at": None, "trouble": "", "troubles": 0, "paused_because": ""}
     if not this.transition(to=step.to, **columns):
         raise Refused(f"It is {operation.state}, and cannot be {step.deed}.")
     _record(step.action, operation, reason, principal, now=now, detail=detail)
@@ -93,6 +96,12 @@ def _ramp_after(
     if operation.ramp and step.resumes and operation.paused_because:
         return first_step_again(operation), {"ramp": "begins again"}
     return {}, {}
+
+
+def _pace_from_here(operation: Operation, *, now: datetime) -> dict[str, Any]:
+    """Return the columns by which an operation's speed is measured from now on."""
+    tally = ItemTally(total=operation.total, counts=counts_of(operation))
+    return {"pace_since": now, "pace_since_finished": tally.finished}
 
 
 def _is_done_already(step: ControlStep, operation: Operation) -> bool:
@@ -124,8 +133,10 @@ def set_rate(
     if not operation.may_have_a_rate:
         raise Refused("It sends nothing, so it has no rate.")
     if operation.rate != rate:
-        before, operation.rate = operation.rate, rate
-        operation.save(update_fields=["rate"])
+        before = operation.rate
+        pace = _pace_from_here(operation, now=now)
+        Operation.objects.filter(pk=operation.pk).update(rate=rate, **pace)
+        operation.refresh_from_db()
         detail: dict[str, object] = {"before": before, "after": rate}
         _record(
             Action.OPERATION_RATE_CHANGED,

@@ -372,7 +372,7 @@ class OperationRun:
         if self.operation.judged == self.operation.total and self.windows.all_done():
             self._finish(OperationState.DONE, Action.OPERATION_FINISHED)
             return SliceEnd.DONE
-        if self.trouble:
+        if self.trouble and orders.may_go_on:
             _store_wait(self.operation, self.trouble, now=self.clock())
             return SliceEnd.LATER
         if self.ramp_waits_for and orders.may_go_on:

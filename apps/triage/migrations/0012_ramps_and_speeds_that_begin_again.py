@@ -1,4 +1,4 @@
-"""Store where the ramp of an operation began again when a person resumed it."""
+"""Store where an operation's ramp and its speed begin again, as when it is resumed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,18 @@ class Migration(LockTimeoutMigration):
                     "ramp_begins_at",
                     "number of the first item whose answer counts",
                 ),
+                (
+                    "pace_since_finished",
+                    "items that it had finished then",
+                ),
             )
+        ),
+        migrations.AddField(
+            model_name="operation",
+            name="pace_since",
+            field=models.DateTimeField(
+                null=True, help_text="when it was last resumed, or its rate changed"
+            ),
         ),
         migrations.AlterField(
             model_name="operation",
