@@ -10,7 +10,7 @@ from django.http import QueryDict
 from apps.core.errors import Invalid
 from apps.dashboard.forms.fields import Ids, ReasonField, require_valid
 from apps.triage.models import Operation
-from apps.triage.ramps import DEFAULT_STEPS, MOST_STEPS, Ramp
+from apps.triage.ramps import MOST_STEPS, Ramp
 from apps.triage.services.control import (
     CANCEL,
     PAUSE,
@@ -139,11 +139,11 @@ class SendLimitsForm(RateForm):
 
 
 def _parse_steps(text: str) -> tuple[int, ...]:
-    """Parse ramp steps like "1, 5, 20", the usual if empty; raises Invalid."""
+    """Parse ramp steps like "1, 5, 20"; raises Invalid."""
     words = text.replace(",", " ").split()
-    if not words:
-        return DEFAULT_STEPS
-    if not all(word.isascii() and word.isdigit() and len(word) < 9 for word in words):
+    if not words or not all(
+        word.isascii() and word.isdigit() and len(word) < 9 for word in words
+    ):
         remedy = f"give up to {MOST_STEPS} numbers, such as 1, 5, 20, 100"
         raise Invalid("steps", remedy)
     return tuple(int(word) for word in words)

@@ -443,6 +443,7 @@ def test_an_impossible_percentage_is_refused_and_what_was_typed_stays(
     [
         *(("rate", rate, RATES) for rate in ("0", "-1", "1000000000", "1e9", "fast")),
         ("steps", "1, x", "Give up to 20 numbers, such as 1, 5, 20, 100."),
+        ("steps", "", "Give up to 20 numbers, such as 1, 5, 20, 100."),
         ("steps", "0", "Each step is 1 to 1,000,000 messages."),
         ("wait", "0", "Ensure this value is greater than or equal to 1."),
         ("wait", "3601", "Give 1 to 3600 seconds."),

@@ -153,6 +153,26 @@ def test_an_invalid_search_names_the_word_and_keeps_the_list(
     assert keys(page) == [poison.pk]
 
 
+@pytest.mark.parametrize("path", ["messages", "problems", "problems/{problem}"])
+def test_nothing_of_the_list_below_an_invalid_search_can_be_selected(
+    anna: Client, now: datetime, path: str
+) -> None:
+    (poison,) = poisons(now, 1, topic="orders")
+    path = path.format(problem=poison.problem_id)
+
+    valid = get(anna, f"/{path}?q=topic:orders")
+    refused = anna.get(f"/{path}?q=colour:red")
+
+    page = refused.content.decode()
+    assert 'name="ids"' in valid
+    assert "everything=1" in valid
+    assert keys(page) == keys(valid)
+    assert 'name="ids"' not in page
+    assert "everything=1" not in page
+    assert 'class="for-selection' not in page
+    assert "Correct the search to select some of them." in page
+
+
 def test_the_pages_of_a_list_hold_every_message_once_in_both_directions(
     anna: Client, now: datetime
 ) -> None:
