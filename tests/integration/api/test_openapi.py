@@ -92,7 +92,7 @@ def test_every_reason_that_a_call_takes_has_the_same_limit() -> None:
         *("Unskip", "BrokerRemoval", "TopicRemoval", "Control", "RateChange"),
         *("NewEndpoint", "PatchedEndpointChange", "EndpointRemoval"),
         *("DeliveryDecision", "NewOutbox", "PatchedOutboxChange", "OutboxRemoval"),
-        *("RowDecision", "GiveUpDecision"),
+        *("RowDecision", "GiveUpDecision", "ResumeOptions"),
     }
     assert limits == dict.fromkeys(names, REASON_LIMIT)
 
