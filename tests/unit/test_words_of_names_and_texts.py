@@ -43,7 +43,7 @@ EXEMPT = {
 # participle: a queryset's `failed()`, or what is reported to a class.
 BARE_PARTICIPLE = re.compile(rf"[a-z]+ed|cut|chosen|{'|'.join(PARTICIPLES)}")
 FUNCTIONS_EXEMPT = {
-    "apps/dashboard/templatetags/shared_page_tags.py": {"deed": "a noun"},
+    "apps/dashboard/presentation/operation_words.py": {"deed": "a noun"},
     "sdk/poisonguard/fingerprint.py": {"normalised": "a public function"},
 }
 # What others say, and what the product calls it. A word of two parts is found in

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django import template
 
 from apps.core.text_cleaning import readable
-from apps.dashboard.templatetags.shared_page_tags import PILLS
+from apps.dashboard.presentation.state_pills import PILLS
 from apps.redelivery.endpoint_fields import BY_NAME
 
 register = template.Library()

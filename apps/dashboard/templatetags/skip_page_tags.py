@@ -9,7 +9,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from apps.core import clock
-from apps.dashboard.templatetags.shared_page_tags import relative, stamp, utc
+from apps.dashboard.presentation.moments import relative, stamp, utc
 
 register = template.Library()
 

@@ -31,7 +31,7 @@ from redis import Redis
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.brokers.models import Broker, Topic
 from apps.core.statement_timeouts import unless_slow
-from apps.dashboard.templatetags import shared_page_tags
+from apps.dashboard.presentation.counts_as_text import took_too_long
 from apps.outbox.models import Outbox
 from apps.poison.models import Poison, Problem, Skip
 from apps.redelivery.models import Delivery, Endpoint
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 __all__ = ["broker_address", "outbox", "outbox_database"]
 
 APPS = Path(__file__).resolve().parents[3] / "apps"
-HINT = str(shared_page_tags.took_too_long())
+HINT = str(took_too_long())
 ALL = "all"
 # What the numbers in addresses are of. An address with another one has to be added.
 OBJECTS: dict[str, type[models.Model]] = {

@@ -13,8 +13,8 @@ from django.test import Client
 from apps.core.actor import Actor
 from apps.core.errors import Absent
 from apps.dashboard.keyset_pagination import PAGE_SIZE
+from apps.dashboard.presentation.operation_words import PAST_VERBS
 from apps.dashboard.selectors import operation_progress, triage_operations
-from apps.dashboard.templatetags.shared_page_tags import PAST_VERBS
 from apps.poison.models import ItemWindow, Poison, Redrive
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Item, Operation, SkippedItem
