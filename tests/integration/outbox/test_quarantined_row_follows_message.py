@@ -38,7 +38,12 @@ from poisonguard.outbox.sweeping.row_quarantine_and_report import (
 )
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from tests.in_memory_queue_broker import Queues
-from tests.integration.outbox.outbox_builders import ADMIN, events, outbox_at
+from tests.integration.outbox.outbox_builders import (
+    ADMIN,
+    events,
+    outbox_at,
+    quarantined_row,
+)
 from tests.integration.outbox.test_row_decisions import QUARANTINE, decide
 from tests.integration.outbox.test_sweeping_registered_outboxes import sweeping
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
@@ -66,7 +71,7 @@ def settling() -> DecisionWriteback:
     return DecisionWriteback(clock=clock.now)
 
 
-def quarantined_row(
+def put_quarantined_row(
     outbox: OutboxTables, message_id: str = "m-1", body: bytes = b"b"
 ) -> int:
     """Put a row, and quarantine it as a sweeper does, up to its report."""
@@ -155,19 +160,11 @@ def test_rows_of_one_cause_are_one_problem_whoever_wrote_them(
         Writer("alice", "psql", "", "72", "13:00"),
     )
     rows = [
-        QuarantinedRow(
-            row_id=107 + number,
-            producer="shop",
-            message_id=f"m-{number}",
-            topic="orders",
-            headers=(),
-            body=b"body",
-            body_size=4,
-            body_digest=None,
-            attempts=1,
+        quarantined_row(
+            107 + number,
+            clock.now(),
             cause=Cause.REJECTED,
             reason=reason,
-            quarantined_at=clock.now(),
             writer=writers[number % 3],
         )
         for number, reason in enumerate(reasons)
@@ -185,7 +182,7 @@ def test_rows_of_one_cause_are_one_problem_whoever_wrote_them(
 def test_a_message_has_as_many_attempts_as_its_row(
     outbox: OutboxTables, registered: Outbox
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
 
     for failures, attempts in enumerate((1, 2, 5), 1):
         outbox.execute("UPDATE poisonguard_outbox SET attempts = %s", [attempts])
@@ -203,7 +200,7 @@ def test_a_message_has_as_many_attempts_as_its_row(
 def test_a_row_of_another_database_has_the_attempts_of_its_own(
     outbox: OutboxTables, registered: Outbox
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     for message_id in ("m-1", "m-2"):
         outbox.execute(
             "UPDATE poisonguard_outbox SET attempts = 3, message_id = %s", [message_id]
@@ -222,7 +219,7 @@ def test_a_message_that_is_requeued_sends_its_row_for_good(
     registered: Outbox,
     settling: DecisionWriteback,
 ) -> None:
-    row_id, other = quarantined_row(outbox), quarantined_row(outbox, "m-2")
+    row_id, other = put_quarantined_row(outbox), put_quarantined_row(outbox, "m-2")
     report(outbox, registered)
     writer = outbox.column("writer_application", row_id)
 
@@ -258,7 +255,7 @@ def test_a_message_that_is_requeued_sends_its_row_for_good(
 def test_a_message_that_is_dropped_and_restored_takes_its_row_along(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     report(outbox, registered)
     poison = Poison.objects.get()
     entries = Entry.objects.filter(subject="outbox:shop").count()
@@ -280,7 +277,7 @@ def test_a_message_that_is_dropped_and_restored_takes_its_row_along(
 def test_a_row_that_is_sent_gives_its_message_back(
     outbox: OutboxTables, broker: Queues, registered: Outbox
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     report(outbox, registered)
     poison = Poison.objects.get()
 
@@ -304,7 +301,7 @@ def test_a_row_that_is_sent_gives_its_message_back(
 def test_a_row_that_is_dropped_drops_its_message_until_triage_restores_it(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     report(outbox, registered)
     poison = Poison.objects.get()
 
@@ -322,7 +319,7 @@ def test_a_row_that_is_dropped_drops_its_message_until_triage_restores_it(
 def test_a_released_row_that_is_quarantined_again_opens_its_message(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     report(outbox, registered)
     decide(send_row, registered, row_id)
     outbox.execute(
@@ -350,7 +347,7 @@ def test_a_decision_before_the_message_is_here_is_one_about_the_message(
     decision: Callable[..., None],
     label: str,
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     in_flight = unreported(outbox)
     decide(decision, registered, row_id)
     settling.settle_all()
@@ -376,7 +373,7 @@ def test_who_decides_about_the_row_after_triage_is_refused(
     verb: Verb,
     sentence: str,
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     report(outbox, registered)
     act(verb, Poison.objects.get())
 
@@ -391,7 +388,7 @@ def test_who_decides_about_the_row_after_triage_is_refused(
 def test_who_decides_about_the_row_while_triage_sends_is_refused(
     outbox: OutboxTables, registered: Outbox, decision: Callable[..., None]
 ) -> None:
-    row_id, now = quarantined_row(outbox), clock.now()
+    row_id, now = put_quarantined_row(outbox), clock.now()
     report(outbox, registered)
     poison = Poison.objects.get()
     operation = confirm(ADMIN, preview(ADMIN, now, ids=[poison.pk]), now)
@@ -406,7 +403,7 @@ def test_who_decides_about_the_row_while_triage_sends_is_refused(
 def test_of_a_person_at_the_row_and_one_in_triage_the_first_wins(
     outbox: OutboxTables, broker: Queues, registered: Outbox
 ) -> None:
-    row_id, now = quarantined_row(outbox), clock.now()
+    row_id, now = put_quarantined_row(outbox), clock.now()
     report(outbox, registered)
     poison = Poison.objects.get()
     draft = preview(ADMIN, now, ids=[poison.pk])
@@ -434,7 +431,7 @@ def test_of_a_person_at_the_row_and_one_in_triage_the_first_wins(
 def test_a_decision_whose_commit_is_lost_is_carried_out_later(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     report(outbox, registered)
     # The trigger of a stranger, which fails the commit.
     outbox.execute(
@@ -462,7 +459,7 @@ def test_a_decision_whose_commit_is_lost_is_carried_out_later(
 def test_a_message_that_failed_again_after_its_requeue_leaves_its_row_sent(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     report(outbox, registered)
     poison = Poison.objects.get()
     redriven(poison, clock.now())
@@ -478,7 +475,7 @@ def test_a_message_that_failed_again_after_its_requeue_leaves_its_row_sent(
 def test_a_send_that_was_refused_leaves_the_row_quarantined(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     report(outbox, registered)
     redriven(Poison.objects.get(), clock.now())
     Redrive.objects.update(outcome="refused", sent_at=None)
@@ -500,7 +497,7 @@ def test_a_row_that_waits_all_the_same_is_marked_unless_it_is_being_sent(
     is_claimed: bool,
     expected: str,
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     report(outbox, registered)
     outbox.execute(
         "UPDATE poisonguard_outbox SET quarantined_at = NULL, claim_token ="
@@ -523,7 +520,7 @@ def test_a_row_that_waits_all_the_same_is_marked_unless_it_is_being_sent(
 def test_a_dropped_row_that_waits_all_the_same_is_not_sent(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     report(outbox, registered)
     outbox.execute("UPDATE poisonguard_outbox SET quarantined_at = NULL")
     act(Verb.DROP, Poison.objects.get())
@@ -536,7 +533,7 @@ def test_a_dropped_row_that_waits_all_the_same_is_not_sent(
 def test_a_restored_message_whose_row_was_sent_is_not_open(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    quarantined_row(outbox)
+    put_quarantined_row(outbox)
     report(outbox, registered)
     poison = Poison.objects.get()
     act(Verb.DROP, poison)
@@ -553,7 +550,7 @@ def test_a_restored_message_whose_row_was_sent_is_not_open(
 def test_a_restored_message_whose_row_was_deleted_stays_open(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    quarantined_row(outbox)
+    put_quarantined_row(outbox)
     report(outbox, registered)
     poison = Poison.objects.get()
     act(Verb.DROP, poison)
@@ -571,7 +568,7 @@ def test_a_restored_message_whose_row_was_deleted_stays_open(
 def test_a_row_that_is_locked_is_left_for_later_and_the_others_are_settled(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    first, second = quarantined_row(outbox), quarantined_row(outbox, "m-2")
+    first, second = put_quarantined_row(outbox), put_quarantined_row(outbox, "m-2")
     report(outbox, registered)
     act(Verb.DROP, *Poison.objects.all())
 
@@ -595,7 +592,7 @@ def test_a_database_that_is_away_does_not_keep_others_from_being_settled(
 ) -> None:
     away = outbox_at("postgresql://a:b@127.0.0.1:1/none", name="away")
     later = outbox_at(outbox.dsn, name="later")
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     report(outbox, later)
     QuarantineRecord.objects.create(
         outbox=away,
@@ -616,7 +613,7 @@ def test_a_database_that_is_away_does_not_keep_others_from_being_settled(
 def test_rows_of_the_database_that_an_outbox_had_before_are_left_alone(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    rows = [quarantined_row(outbox, f"m-{number}") for number in range(3)]
+    rows = [put_quarantined_row(outbox, f"m-{number}") for number in range(3)]
     report(outbox, registered)
     for poison, verb in zip(
         Poison.objects.order_by("message_id"), [Verb.REDRIVE, Verb.DROP], strict=False
@@ -635,7 +632,7 @@ def test_rows_of_the_database_that_an_outbox_had_before_are_left_alone(
 def test_a_row_of_another_database_with_the_same_number_is_not_decided(
     outbox: OutboxTables, registered: Outbox
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     report(outbox, registered)
     decide(send_row, registered, row_id)
     outbox.execute(
@@ -652,7 +649,7 @@ def test_a_row_of_another_database_with_the_same_number_is_not_decided(
 def test_a_refused_send_after_a_release_does_not_count_as_one(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     report(outbox, registered)
     decide(send_row, registered, row_id)
     outbox.execute(QUARANTINE.replace("= now() W", "= NULL W"), [row_id])
@@ -669,7 +666,7 @@ def test_a_refused_send_after_a_release_does_not_count_as_one(
 def test_a_row_that_is_quarantined_again_is_decided_before_its_report(
     outbox: OutboxTables, registered: Outbox
 ) -> None:
-    row_id = quarantined_row(outbox)
+    row_id = put_quarantined_row(outbox)
     report(outbox, registered)
     decide(send_row, registered, row_id)
     outbox.execute(QUARANTINE.replace("= now() W", "= NULL W"), [row_id])
@@ -684,7 +681,7 @@ def test_a_row_that_is_quarantined_again_is_decided_before_its_report(
 def test_what_was_quarantined_again_meanwhile_is_not_stored_as_settled(
     outbox: OutboxTables, registered: Outbox
 ) -> None:
-    quarantined_row(outbox)
+    put_quarantined_row(outbox)
     report(outbox, registered)
     act(Verb.REDRIVE, Poison.objects.get())
     keys = quarantined_rows_and_messages.first_unsettled(
@@ -708,7 +705,7 @@ def test_rows_are_settled_in_parts(
 ) -> None:
     monkeypatch.setattr(decision_writeback_thread, "AT_ONCE", 2)
     for number in range(5):
-        quarantined_row(outbox, f"m-{number}")
+        put_quarantined_row(outbox, f"m-{number}")
     report(outbox, registered)
     act(Verb.DROP, *Poison.objects.all())
 
@@ -725,7 +722,7 @@ def test_many_rows_are_settled_by_few_statements(
     outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback, verb: Verb
 ) -> None:
     for number in range(40):
-        quarantined_row(outbox, f"m-{number}")
+        put_quarantined_row(outbox, f"m-{number}")
     report(outbox, registered)
     act(verb, *Poison.objects.all())
     outbox.execute(
@@ -752,7 +749,7 @@ def large_quarantined_rows(
 ) -> None:
     """Quarantine rows, enlarge their bodies, and requeue their messages."""
     for each in range(number):
-        quarantined_row(outbox, f"m-{each}")
+        put_quarantined_row(outbox, f"m-{each}")
     report(outbox, registered)
     outbox.execute(
         "UPDATE poisonguard_outbox SET body = convert_to(repeat('x', %s), 'UTF8')",
@@ -795,7 +792,7 @@ def test_a_row_that_cannot_be_digested_is_marked_as_sent_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outbox.allow_nulls()
-    rows = [quarantined_row(outbox, f"m-{number}") for number in range(2)]
+    rows = [put_quarantined_row(outbox, f"m-{number}") for number in range(2)]
     report(outbox, registered)
     outbox.execute(
         "UPDATE poisonguard_outbox SET body = NULL WHERE row_id = %s", [rows[0]]
@@ -850,8 +847,8 @@ def test_a_fault_of_a_look_ends_no_thread(
 def test_a_row_that_was_sent_or_released_is_forgotten_after_a_day(
     outbox: OutboxTables, registered: Outbox
 ) -> None:
-    first, second = quarantined_row(outbox), quarantined_row(outbox, "m-2")
-    quarantined_row(outbox, "m-3")
+    first, second = put_quarantined_row(outbox), put_quarantined_row(outbox, "m-2")
+    put_quarantined_row(outbox, "m-3")
     report(outbox, registered)
     decide(send_row, registered, first)
     decide(drop_row, registered, second)
@@ -870,7 +867,7 @@ def test_a_row_that_was_sent_or_released_is_forgotten_after_a_day(
 def test_a_report_of_an_outbox_that_was_removed_is_captured(
     outbox: OutboxTables, registered: Outbox
 ) -> None:
-    quarantined_row(outbox)
+    put_quarantined_row(outbox)
     remove_outbox(name="shop", principal=ADMIN, now=clock.now())
 
     report(outbox, registered)
