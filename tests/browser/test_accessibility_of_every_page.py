@@ -191,6 +191,26 @@ def test_a_revealed_body_can_be_used_by_everybody(
     assert faults(page) == []
 
 
+def test_both_trails_of_an_outbox_message_are_beside_their_heading(
+    open_page: Open, size: dict[str, int]
+) -> None:
+    page = open_page("/messages?q=topic:outbox/sample-shop", viewport=size)
+    await_rows(page, 1)
+
+    page.locator("td.what a").first.click()
+    header = page.locator("header").filter(has=page.locator("#trail"))
+    expect(header.get_by_role("link")).to_have_count(2)
+    heading, *links = header.locator("h2, a").all()
+    title, *boxes = (each.bounding_box() for each in (heading, *links))
+
+    assert faults(page) == []
+    assert title is not None
+    for box in boxes:
+        assert box is not None
+        assert box["x"] > title["x"]
+        assert title["y"] - box["height"] < box["y"] < title["y"] + title["height"]
+
+
 def test_the_secret_of_a_key_can_be_read_by_everybody_who_makes_one(
     open_page: Open, size: dict[str, int]
 ) -> None:
