@@ -281,9 +281,11 @@ def _form(
 def _remove(
     request: SignedIn, outbox: Outbox, *, wrong: Invalid | None = None
 ) -> HttpResponse:
-    """Render the question whether to remove an outbox."""
+    """Render the question whether to remove an outbox, and what waits in it."""
     context = {
         "outbox": outbox,
+        "activity": outbox.activity,
+        "may_see_rows": request.user.principal.may(Scope.POISONS_READ),
         "reason": reason_in(request.POST),
         "wrong": wrong,
         "wrong_at": field_of(wrong),

@@ -221,6 +221,22 @@ def test_an_empty_address_stays_as_it_is(admin: Client) -> None:
     }
 
 
+def test_the_removal_says_how_many_rows_wait(admin: Client) -> None:
+    shop = outbox_at(AWAY_URL)
+    path = f"/outboxes/{shop.pk}/remove"
+
+    before = words(get(admin, path))
+    earlier = clock.now() - timedelta(minutes=12, seconds=5)
+    note(shop, waiting=12_345, quarantined=3, counted_at=earlier)
+    page = get(admin, path)
+
+    assert before.count("not counted yet") == 2
+    for state, number in (("waiting", "12,345"), ("quarantined", "3")):
+        assert f'href="/outboxes/{shop.pk}/rows?state={state}">{number}</a>' in page
+    assert "12,345 counted 12m ago" in words(page)
+    assert "carried out there by hand" in words(page)
+
+
 def test_it_is_paused_resumed_and_removed_with_a_reason(admin: Client) -> None:
     shop = outbox_at(AWAY_URL)
     path = f"/outboxes/{shop.pk}"
