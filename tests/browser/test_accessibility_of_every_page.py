@@ -51,6 +51,7 @@ OF_A_TOPIC = (
 )
 OF_A_BROKER = ("/edit", "/discover", "/remove")
 OF_AN_ENDPOINT = ("/edit", "/remove")
+OF_AN_OUTBOX = ("/edit", "/rows", "/inspect", "/remove")
 REFUSED = (
     *("/nowhere", "/problems?q=colour:red", "/operations?cursor=nowhere"),
     "/deliveries?since=noon",
@@ -69,6 +70,8 @@ def paths(page: Page) -> list[str]:
     linked += [broker, *(broker + of_a_broker for of_a_broker in OF_A_BROKER)]
     endpoint = added_endpoint(page)
     linked += [endpoint, *(endpoint + of_one for of_one in OF_AN_ENDPOINT)]
+    outbox = first_link(page, "/outboxes")
+    linked += [outbox, *(outbox + of_an_outbox for of_an_outbox in OF_AN_OUTBOX)]
     linked += [first_link(page, "/people"), revocation(page)]
     preview, operation = decided(page)
     page.goto("/messages")
