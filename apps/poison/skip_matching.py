@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Self
+from itertools import starmap
+from typing import NamedTuple, Self
 
 from django.db.models import Q
 
@@ -24,6 +26,7 @@ from poisonguard.skipping import content_match_rules
 DIGEST_BYTES = 32
 RECENT = 1_000
 SAMPLE = 20
+MOST_SKIPS = 20
 # Bodies longer than the first limit are not read, nor any beyond the second in all.
 MOST_OF_A_BODY = 1024 * 1024
 MOST_OF_ALL = 4 * 1024 * 1024
@@ -108,6 +111,13 @@ class MatchPreview:
     sample: tuple[int, ...]
 
 
+class SkipMatchCount(NamedTuple):
+    """A skip, and the number of poisons that it is the first to match."""
+
+    skip: Skip
+    number: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleMatches:
     """The skip that matches each poison, of the `looked_at` that were tried."""
@@ -115,6 +125,18 @@ class RuleMatches:
     looked_at: int
     unread: int
     skips: dict[int, Skip]
+
+    @property
+    def number(self) -> int:
+        """Count the poisons that some skip matches."""
+        return len(self.skips)
+
+    @property
+    def most_frequent(self) -> list[SkipMatchCount]:
+        """List the skips that match most poisons; equal ones by their ids."""
+        counts = starmap(SkipMatchCount, Counter(self.skips.values()).items())
+        ranked = sorted(counts, key=lambda each: (-each.number, each.skip.pk))
+        return ranked[:MOST_SKIPS]
 
 
 def preview(
@@ -157,17 +179,18 @@ def _preview_of(
 def rule_matches(
     *,
     last: Callable[[int], Sequence[int]],
-    target: Topic | None,
-    topics: Sequence[int],
+    target_ids: Mapping[int, int],
     now: datetime,
 ) -> RuleMatches:
     """Find which poisons a skip by a rule would stop if they were requeued now.
 
-    Other skips let a redriven message pass. Returns the skip of each. `topics` are
-    those they would be sent to. `last` lists the ids of the last so many poisons; only
-    the newest are tried.
+    Other skips let a redriven message pass. Returns the skip of each. `target_ids` maps
+    their topics to those they would be sent to; skips of other topics stop none. `last`
+    lists the ids of the last so many poisons; only the newest are tried.
     """
-    by_rule = Skip.objects.in_force(now).filter(kind=MatcherKind.RULE, topic__in=topics)
+    by_rule = Skip.objects.in_force(now).filter(
+        kind=MatcherKind.RULE, topic__in=set(target_ids.values())
+    )
     active = [
         (skip, content_match_rules.from_canonical(bytes(skip.value).decode()))
         for skip in by_rule.select_related("topic").order_by("id")
@@ -178,7 +201,7 @@ def rule_matches(
     tried, skips = 0, {}
     for message in _messages(newest, [rule for _, rule in active]):
         tried += 1
-        skip = _first_match(message, active, target)
+        skip = _first_match(message, active, target_ids)
         if skip is not None:
             skips[message.poison.pk] = skip
     return RuleMatches(looked_at=tried, unread=len(newest) - tried, skips=skips)
@@ -187,10 +210,10 @@ def rule_matches(
 def _first_match(
     message: MatchableMessage,
     active: Sequence[tuple[Skip, content_match_rules.Rule]],
-    target: Topic | None,
+    target_ids: Mapping[int, int],
 ) -> Skip | None:
     """Return the first of these skips whose rule would stop a requeue, or None."""
-    topic = message.poison.topic_id if target is None else target.pk
+    topic = target_ids.get(message.poison.topic_id)
     group = message.poison.consumer_group
     for skip, rule in active:
         applies = skip.topic_id == topic and skip.consumer_group in {None, group}

@@ -368,10 +368,12 @@ def test_a_rule_that_matches_every_recent_message_needs_everything(
 
 def requeued(now: datetime, *, target: Topic | None = None) -> RuleMatches:
     """Match all messages, as if they were requeued to their topic or this one."""
-    topic = target or topic_named("orders")
+    origin = topic_named("orders")
     ids = Poison.objects.values_list("pk", flat=True)
     return rule_matches(
-        last=lambda most: list(ids[:most]), target=target, topics=[topic.pk], now=now
+        last=lambda most: list(ids[:most]),
+        target_ids={origin.pk: (target or origin).pk},
+        now=now,
     )
 
 

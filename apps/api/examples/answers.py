@@ -130,6 +130,12 @@ PREVIEW: Final[Value] = {
     },
     "endpoints": [],
     "left_out": [],
+    "skipped_again": {
+        "count": 1,
+        "looked_at": 1,
+        "unread": 0,
+        "skips": [{"id": 12, "topic": "orders-later", "count": 1}],
+    },
     "redirects": [{"topic": "orders", "to": "orders-later"}],
     "elsewhere": [],
     "without_sender": [],

@@ -36,6 +36,7 @@ from apps.poison.query_language import MAX_ID
 from apps.redelivery.delivery_filters import PARAMETERS
 from apps.redelivery.services import delivery_items
 from apps.triage.operation_states import Verb
+from apps.triage.services import requeues_in_vain
 from apps.triage.services.pacing import HIGHEST_RATE
 from apps.triage.services.previews import MOST_IDS, SelectionRequest
 
@@ -149,6 +150,27 @@ class Elsewhere(Schema):
     count = Number(source="number")
 
 
+class SkipByRule(Schema):
+    id = Number(source="skip.pk")
+    topic = Text(source="skip.topic.name", help_text="whose consumers skip")
+    count = Number(source="number", help_text="messages that it is the first to match")
+
+
+class SkippedAgain(Schema):
+    count = Number(source="number", help_text="messages that a rule matches")
+    looked_at = Number(help_text="messages that were tried, of the last 1,000")
+    unread = Number(help_text="of the last 1,000, too large to try or no time left")
+    skips = SkipByRule(
+        source="most_frequent",
+        many=True,
+        help_text="the 20 that match most; remove them before a requeue",
+    )
+
+    def get_attribute(self, instance: Any) -> Any:
+        matches = requeues_in_vain.of_preview(instance, now=self.context["now"])
+        return None if isinstance(matches, TooSlow) else matches
+
+
 class RedirectedTopic(TupleSchema):
     topic = Text()
     to = Text()
@@ -192,6 +214,11 @@ class Preview(Schema):
         allow_null=True,
         help_text="reserved headers of the target's broker, which are never sent, and"
         " how many messages bear each; null where counting took too long",
+    )
+    skipped_again = SkippedAgain(
+        allow_null=True,
+        help_text="of a redrive, messages that consumers would pass over again, because"
+        " a skip by a rule is active; null where matching took too long",
     )
     redirects = RedirectedTopic(
         source="redirected_topics",

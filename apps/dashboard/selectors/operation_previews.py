@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 
 from django.db.models import Exists, OuterRef
 
@@ -15,7 +14,6 @@ from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture.models import Lane, LaneState
 from apps.core.errors import Absent, Unavailable
 from apps.core.statement_timeouts import TooSlow, unless_slow
-from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.skips import Swallowed
 from apps.poison.models import Redrive
 from apps.poison.query_language import Query, Term
@@ -32,7 +30,7 @@ from apps.triage.operation_states import (
     Verb,
 )
 from apps.triage.preview_breakdown import Largest
-from apps.triage.services import previews
+from apps.triage.services import previews, requeues_in_vain
 from apps.triage.services.earlier_layout_conversion import convert_preview
 from apps.triage.services.operation_redirects import targets_of, topics_that_stay
 from apps.triage.services.previews import PreviewSummary, SelectionRequest
@@ -162,7 +160,7 @@ def preview_detail(
             ("age", summary.breakdown.ages),
         ],
         targets=_target_topics(principal) if operation.verb == Verb.REDRIVE else [],
-        swallowed=_messages_skipped_again(operation, topics, now=now),
+        swallowed=_messages_skipped_again(summary, now=now),
         confirms=operation.verb == Verb.REDRIVE and _have_confirmed(staying),
         moves_some=len(staying) < len(topics),
         moves_all=bool(topics) and not staying,
@@ -230,29 +228,13 @@ def _keep_order(operation: Operation, summary: PreviewSummary) -> bool:
 
 
 def _messages_skipped_again(
-    operation: Operation, topics: list[int], *, now: datetime
-) -> Swallowed | TooSlow | None:
-    """List the messages of a redrive that consumers would skip again.
-
-    None unless the operation is a redrive; TooSlow if matching takes too long.
-    """
-    if operation.verb != Verb.REDRIVE:
-        return None
-    target = operation.target_topic_id
-    count = partial(
-        skips.messages_skipped_again,
-        partial(_last_items, operation),
-        operation.target_topic,
-        topics=topics if target is None else [target],
-        now=now,
-    )
-    return unless_slow(count)
-
-
-def _last_items(operation: Operation, most: int) -> list[int]:
-    """List the ids of the last poisons that a previewed operation acts on."""
-    acted_on = operation.items.not_skipped().order_by("-number")
-    return list(acted_on.values_list("poison_id", flat=True)[:most])
+    summary: PreviewSummary, *, now: datetime
+) -> Swallowed | TooSlow:
+    """List the messages of a redrive that consumers would skip again, or TooSlow."""
+    matches = requeues_in_vain.of_preview(summary, now=now)
+    if isinstance(matches, TooSlow):
+        return matches
+    return Swallowed.of(matches, now=now)
 
 
 def _uuid(text: str) -> uuid.UUID:

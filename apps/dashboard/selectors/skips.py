@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -36,7 +35,7 @@ from apps.dashboard.keyset_pagination import (
 from apps.poison import skip_addition_and_removal, skip_matching
 from apps.poison.models import Poison, Skip, SkipList, WaitingSkip
 from apps.poison.querysets import SkipQuerySet
-from apps.poison.skip_matching import Matcher
+from apps.poison.skip_matching import Matcher, RuleMatches
 from apps.poison.states import Because
 from apps.team.rights import Principal
 from poisonguard.contract import MatcherKind
@@ -127,12 +126,26 @@ class SwallowedMessage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Swallowed:
-    """The messages of a requeue that active skips would match again."""
+    """The messages of a requeue that consumers pass over: active rules match them."""
 
     looked_at: int
     unread: int
     number: int
     messages: list[SwallowedMessage]
+
+    @classmethod
+    def of(cls, matches: RuleMatches, *, now: datetime) -> Swallowed:
+        """Describe for a page which messages of a requeue active rules match."""
+        first = list(matches.skips.items())[:MOST_SWALLOWED]
+        return cls(
+            looked_at=matches.looked_at,
+            unread=matches.unread,
+            number=matches.number,
+            messages=[
+                SwallowedMessage(poison=pk, row=SkipRow.of(skip, now=now))
+                for pk, skip in first
+            ],
+        )
 
     @property
     def others(self) -> int:
@@ -184,38 +197,10 @@ def of_message(message: Poison, *, now: datetime) -> list[SkipRow]:
     ]
     by_rule = skip_matching.rule_matches(
         last=lambda _: [message.pk],
-        target=None,
-        topics=[message.topic_id],
+        target_ids={message.topic_id: message.topic_id},
         now=now,
     ).skips.values()
     return [SkipRow.of(skip, now=now) for skip in [*exact, *by_rule]]
-
-
-def messages_skipped_again(
-    last: Callable[[int], list[int]],
-    target: Topic | None,
-    *,
-    topics: list[int],
-    now: datetime,
-) -> Swallowed:
-    """List the poisons that a requeue would be in vain for: skips by rule match them.
-
-    `topics` are those that the poisons would be sent to; `last` lists the ids of the
-    last so many poisons, of which the newest are tried.
-    """
-    result = skip_matching.rule_matches(
-        last=last, target=target, topics=topics, now=now
-    )
-    first = list(result.skips.items())[:MOST_SWALLOWED]
-    return Swallowed(
-        looked_at=result.looked_at,
-        unread=result.unread,
-        number=len(result.skips),
-        messages=[
-            SwallowedMessage(poison=pk, row=SkipRow.of(skip, now=now))
-            for pk, skip in first
-        ],
-    )
 
 
 def topics(principal: Principal) -> list[str]:

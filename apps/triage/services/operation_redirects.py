@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from apps.brokers.models import Topic
 from apps.brokers.topic_querysets import TopicQuerySet
@@ -46,8 +46,15 @@ def targets_of(operation: Operation, topics: Collection[int]) -> set[int]:
     """Return the ids of topics to which an operation sends those topics' messages."""
     if operation.target_topic_id is not None:
         return {operation.target_topic_id}
+    return set(target_of_each(operation, topics).values())
+
+
+def target_of_each(operation: Operation, topics: Collection[int]) -> Mapping[int, int]:
+    """Map these topics to those to which an operation sends their messages."""
+    if operation.target_topic_id is not None:
+        return dict.fromkeys(topics, operation.target_topic_id)
     redirects = dict(operation.redirects.values_list("topic_id", "target_id"))
-    return {redirects.get(topic, topic) for topic in topics}
+    return {topic: redirects.get(topic, topic) for topic in topics}
 
 
 def topics_that_stay(operation: Operation, topics: Collection[int]) -> set[int]:

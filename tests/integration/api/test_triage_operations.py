@@ -10,11 +10,19 @@ import pytest
 from apps.brokers.models import Broker, Topic
 from apps.brokers.services.topics_and_routing_publisher import RoutingPublisher
 from apps.core import clock
+from apps.core.actor import Actor
 from apps.core.statement_timeouts import TOO_SLOW
-from apps.poison.models import Hold, ItemWindow, Poison
-from apps.team.rights import Role
+from apps.poison import skip_addition_and_removal
+from apps.poison.models import Hold, ItemWindow, Poison, Skip
+from apps.poison.skip_matching import Matcher
+from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Operation
-from apps.triage.services import preview_breakdown_counting, previews, running
+from apps.triage.services import (
+    preview_breakdown_counting,
+    previews,
+    requeues_in_vain,
+    running,
+)
 from tests.failure_report_builders import poisons
 from tests.integration.api.schema_checking_client import Caller, Reply, person, program
 
@@ -101,6 +109,87 @@ def test_a_preview_names_what_failed_in_another_queue(
     elsewhere = [{"failed_in": "Sales.Billing", "sent_to": "orders", "count": 2}]
     assert redrive["elsewhere"] == elsewhere == again["elsewhere"]
     assert drop_["elsewhere"] == chosen["elsewhere"] == []
+
+
+def skip_of_tenant(tenant: str, now: datetime, topic: str = "orders") -> Skip:
+    """Add a skip of all messages of a tenant, by a rule."""
+    rule = {"header": "tenant", "equals": tenant}
+    return skip_addition_and_removal.add(
+        topic=Topic.objects.get(name=topic),
+        consumer_group=None,
+        matcher=Matcher.parse({"kind": "rule", "value": rule}),
+        reason="it kills",
+        principal=Principal(actor=Actor.user("anna"), scopes=frozenset(Scope)),
+        now=now,
+    )
+
+
+def test_a_preview_counts_the_messages_that_a_rule_skips_again(
+    operations_caller: Caller, now: datetime
+) -> None:
+    poisons(now, 2, headers=[("tenant", b"acme")])
+    poisons(now, 1, headers=[("tenant", b"zeta")])
+    poisons(now, 1, headers=[("tenant", b"else")])
+    zeta, acme = (skip_of_tenant(tenant, now) for tenant in ("zeta", "acme"))
+
+    redrive, drop_ = (
+        preview(operations_caller, verb=verb).json for verb in ("redrive", "drop")
+    )
+    again = operations_caller.get("operations/preview", token=redrive["token"]).json
+
+    assert redrive["skipped_again"] == again["skipped_again"]
+    assert redrive["skipped_again"] == {
+        "count": 3,
+        "looked_at": 4,
+        "unread": 0,
+        "skips": [
+            {"id": acme.pk, "topic": "orders", "count": 2},
+            {"id": zeta.pk, "topic": "orders", "count": 1},
+        ],
+    }
+    assert drop_["skipped_again"] == {
+        "count": 0,
+        "looked_at": 0,
+        "unread": 0,
+        "skips": [],
+    }
+
+
+def test_a_preview_looks_for_rules_where_the_policy_of_a_topic_sends_its_messages(
+    operations_caller: Caller, now: datetime
+) -> None:
+    poisons(now, 1, headers=[("tenant", b"acme")])
+    later = Topic.objects.create(name="later", native_name="later")
+    Topic.objects.filter(name="orders").update(requeue_topic=later)
+    skip_of_tenant("acme", now, topic="orders")
+
+    at_first = preview(operations_caller, verb="redrive").json["skipped_again"]
+    there = skip_of_tenant("acme", now, topic="later")
+    at_last = preview(operations_caller, verb="redrive").json["skipped_again"]
+
+    assert at_first["count"] == 0
+    assert at_last["skips"] == [{"id": there.pk, "topic": "later", "count": 1}]
+
+
+def test_a_preview_under_a_key_for_a_topic_names_no_skip_of_another_topic(
+    now: datetime,
+) -> None:
+    poisons(now, 1, headers=[("tenant", b"acme")])
+    later = Topic.objects.create(name="later", native_name="later")
+    Topic.objects.filter(name="orders").update(requeue_topic=later)
+    skip_of_tenant("acme", now, topic="later")
+    caller = program(Scope.OPERATIONS_WRITE, topics=("orders",))
+
+    assert preview(caller, verb="redrive").json["skipped_again"]["count"] == 0
+
+
+def test_skips_that_take_too_long_to_match_are_null_in_a_preview(
+    operations_caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poisons(now, 1)
+    monkeypatch.setattr(requeues_in_vain, "unless_slow", lambda *_: TOO_SLOW)
+
+    assert preview(operations_caller, verb="redrive").json["skipped_again"] is None
 
 
 def test_a_preview_can_be_read_again_by_its_owner_only(
