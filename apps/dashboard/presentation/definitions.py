@@ -120,6 +120,11 @@ OPERATIONS = {
         "Captured again",
         "messages that were given back, and taken out of the dead-letter queue again",
     ),
+    "unanswered": Definition(
+        "Messages, beside a skip",
+        "messages that were sent, have no answer yet and match the rule of this skip"
+        " before that of another one",
+    ),
     "running": Definition(
         "Running", "operations that are confirmed, and not finished yet"
     ),

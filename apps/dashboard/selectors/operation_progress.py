@@ -11,6 +11,7 @@ from typing import NamedTuple, TypedDict
 from apps.core.statement_timeouts import TOO_SLOW, TooSlow, unless_slow
 from apps.dashboard.presentation.outcome_chart import OutcomeChart, outcome_chart
 from apps.dashboard.selectors.problem_ranking import MOST_PROBLEMS, visible_topic_ids
+from apps.dashboard.selectors.skips import UnansweredMatches
 from apps.dashboard.selectors.triage_operations import OperationStatus
 from apps.poison import poison_counts_by_state
 from apps.poison.query_language import Query
@@ -32,7 +33,10 @@ from apps.triage.operation_states import (
 from apps.triage.outcomes_over_time import outcomes_over_time
 from apps.triage.progress import ItemTally, Pace, all_counts, progress_of
 from apps.triage.ramps import Ramp
-from apps.triage.services import orphaned_operations_and_expired_rows
+from apps.triage.services import (
+    orphaned_operations_and_expired_rows,
+    requeues_in_vain,
+)
 from apps.triage.services.operation_redirects import names_of
 
 MOST_UNDONE = 10
@@ -72,6 +76,7 @@ class Progress(OperationStatus):
     problem: AffectedProblem | None
     next_problem: int | None
     outcomes: OutcomeChart | TooSlow | None
+    unanswered: UnansweredMatches | TooSlow
 
     @property
     def sends(self) -> bool:
@@ -206,11 +211,22 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
         redirects=names_of(operation),
         exceptions=_exceptions(operation, principal),
         outcomes=_outcomes(operation, now=now),
+        unanswered=_unanswered_matches(operation, current.tally, now=now),
         worker_missing_for=orphaned_operations_and_expired_rows.worker_missing_for(
             now=now
         ),
         **_problems_of(operation, principal),
     )
+
+
+def _unanswered_matches(
+    operation: Operation, tally: ItemTally, *, now: datetime
+) -> UnansweredMatches | TooSlow:
+    """Count by skip the messages without an answer that active rules match."""
+    matches = requeues_in_vain.of_operation(operation, tally, now=now)
+    if isinstance(matches, TooSlow):
+        return matches
+    return UnansweredMatches.of(matches, now=now)
 
 
 def _outcomes(operation: Operation, *, now: datetime) -> OutcomeChart | TooSlow | None:

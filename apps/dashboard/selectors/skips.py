@@ -153,6 +153,32 @@ class Swallowed:
         return self.number - len(self.messages)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnansweredMatches:
+    """The messages of an operation without an answer that active rules match.
+
+    Each skip comes with the number of messages that it is the first to match.
+    """
+
+    looked_at: int
+    unread: int
+    number: int
+    skips: list[tuple[SkipRow, int]]
+
+    @classmethod
+    def of(cls, matches: RuleMatches, *, now: datetime) -> UnansweredMatches:
+        """Describe for a page which skips match messages without an answer."""
+        return cls(
+            looked_at=matches.looked_at,
+            unread=matches.unread,
+            number=matches.number,
+            skips=[
+                (SkipRow.of(each.skip, now=now), each.number)
+                for each in matches.most_frequent
+            ],
+        )
+
+
 def find(
     filters: SkipFilter,
     cursor: ListCursor | None,

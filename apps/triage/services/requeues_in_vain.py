@@ -13,14 +13,22 @@ from functools import partial
 from apps.brokers.models import Topic
 from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.poison import skip_matching
+from apps.poison.models import Poison
 from apps.poison.skip_matching import RuleMatches
+from apps.poison.states import RedriveOutcome
+from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
 from apps.triage.operation_states import Verb
+from apps.triage.progress import ItemTally
 from apps.triage.services import previews
 from apps.triage.services.operation_redirects import target_of_each
 from apps.triage.services.previews import PreviewSummary
 
 NO_MATCHES = RuleMatches(looked_at=0, unread=0, skips={})
+# What became of a message that was sent, and of which no consumer has told the result.
+UNANSWERED = (RedriveOutcome.SENT, RedriveOutcome.MOVED)
+# Messages without an answer that are looked at: the page of an operation polls.
+MOST_UNANSWERED = 200
 
 
 def of_preview(summary: PreviewSummary, *, now: datetime) -> RuleMatches | TooSlow:
@@ -42,6 +50,34 @@ def _matches_of_preview(
     return skip_matching.rule_matches(
         last=partial(_last_items, operation),
         target_ids=_visible_targets(operation, topics),
+        now=now,
+    )
+
+
+def of_operation(
+    operation: Operation, tally: ItemTally, *, now: datetime
+) -> RuleMatches | TooSlow:
+    """Find which messages without an answer consumers pass over, as rules match them.
+
+    The first of them are looked at: those that a redrive sent, and of which no consumer
+    has told that it handled the message or failed.
+    """
+    if operation.verb != Verb.REDRIVE:
+        return NO_MATCHES
+    if not any(tally.counts[outcome] for outcome in UNANSWERED):
+        return NO_MATCHES
+    return unless_slow(partial(_matches_of_operation, operation, now=now))
+
+
+def _matches_of_operation(operation: Operation, *, now: datetime) -> RuleMatches:
+    unanswered = standings_of(operation, standings=UNANSWERED, limit=MOST_UNANSWERED)
+    ids = [item.poison for item in unanswered if item.poison is not None]
+    topics = (
+        Poison.objects.filter(pk__in=ids).order_by().values_list("topic", flat=True)
+    )
+    return skip_matching.rule_matches(
+        last=lambda most: ids[:most],
+        target_ids=_visible_targets(operation, list(topics.distinct())),
         now=now,
     )
 
