@@ -42,7 +42,8 @@ def added(now: datetime, matcher: Matcher | str = "7-0", **changes: object) -> S
         "principal": ANNA,
         "now": now,
     }
-    return skip_addition_and_removal.add(**{**defaults, **changes})  # type: ignore[arg-type] # of several kinds
+    addition = skip_addition_and_removal.add(**{**defaults, **changes})  # type: ignore[arg-type] # of several kinds
+    return addition.skip
 
 
 def values(topic: str = "orders", group: str | None = None) -> list[str]:

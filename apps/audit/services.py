@@ -64,6 +64,7 @@ class Action(StrEnum):
     LANE_RESUMED = "lane.resumed"
     REPORT_REQUESTED = "report.requested"
     SKIP_ADDED = "skip.added"
+    SKIP_RENEWED = "skip.renewed"
     SKIP_REMOVED = "skip.removed"
     POSITION_MOVED = "position.moved"
     ENDPOINT_CREATED = "endpoint.created"

@@ -14,8 +14,9 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connection, transaction
 from django.db.models import F
@@ -84,6 +85,54 @@ RETURNING totals.number
 """
 
 
+class SkipAddition(NamedTuple):
+    """A skip that was added, with the terms of the active one that it renews, if any.
+
+    Both have the same id: a renewed skip has the new values, and none of the earlier.
+    """
+
+    skip: Skip
+    renews: SkipTerms | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SkipTerms:
+    """The values of a skip that a renewal replaces."""
+
+    by: str
+    at: datetime
+    expires_at: datetime | None
+    reason: str
+    handler_version: str | None
+    poison: int | None
+    is_automatic: bool
+
+    @classmethod
+    def of(cls, skip: Skip) -> SkipTerms:
+        """Return the present terms of a skip."""
+        return cls(
+            by=skip.by,
+            at=skip.at,
+            expires_at=skip.expires_at,
+            reason=skip.reason,
+            handler_version=skip.handler_version,
+            poison=skip.poison_id,
+            is_automatic=skip.is_automatic,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a skip's terms as the audit trail stores them."""
+        return {
+            "by": self.by,
+            "at": self.at.isoformat(),
+            "expires_at": self.expires_at and self.expires_at.isoformat(),
+            "reason": self.reason,
+            "handler_version": self.handler_version,
+            "poison": self.poison,
+            "automatic": self.is_automatic,
+        }
+
+
 def add(
     *,
     topic: Topic,
@@ -96,11 +145,12 @@ def add(
     reason: str = "",
     poison_id: int | None = None,
     everything: bool = False,
-) -> Skip:
+) -> SkipAddition:
     """Add a skip, or renew the active one with the same matcher.
 
-    A skip for all handler versions replaces an automatic one for a single version. A
-    rule that matches every recent message is refused unless `everything` is true.
+    Returns the skip, and what a renewed one was before. A skip for all handler versions
+    replaces an automatic one for a single version. A rule that matches every recent
+    message is refused unless `everything` is true.
     """
     principal.require(Scope.SKIPS_WRITE)
     require_topic_right(topic=topic.name, principal=principal)
@@ -122,8 +172,14 @@ def add(
     }
     with transaction.atomic():
         facts["revision"] = _next_revision(topic.pk)
-        skip = _find_existing(topic, consumer_group, matcher, handler_version)
-        if skip is None:
+        existing = find_renewed(
+            topic=topic,
+            consumer_group=consumer_group,
+            matcher=matcher,
+            handler_version=handler_version,
+        )
+        renews = None if existing is None else SkipTerms.of(existing)
+        if existing is None:
             skip = Skip.objects.create(
                 topic=topic,
                 consumer_group=consumer_group,
@@ -133,12 +189,14 @@ def add(
                 **facts,
             )
         else:
+            skip = existing
             _update_skip(skip, {**facts, "handler_version": handler_version})
         skip = visible(skip_id=skip.pk, principal=principal)
         notify_channel.notify_skips(topic_id=topic.pk)
-        _audit_skip(Action.SKIP_ADDED, skip, principal, reason=skip.reason, now=now)
-    log.info("%s added the skip %s to %s", principal.actor, skip, topic)
-    return skip
+        _audit_addition(skip, renews, principal, now=now)
+    verb = "added" if renews is None else "renewed"
+    log.info("%s %s the skip %s of %s", principal.actor, verb, skip, topic)
+    return SkipAddition(skip, renews)
 
 
 def remove(*, skip_id: int, reason: str, principal: Principal, now: datetime) -> Skip:
@@ -270,7 +328,8 @@ def _next_revision(topic_id: int) -> int:
     return _query_number(_TAKE, [topic_id])
 
 
-def _find_existing(
+def find_renewed(
+    *,
     topic: Topic,
     consumer_group: str | None,
     matcher: Matcher,
@@ -326,10 +385,29 @@ def _refuse_overbroad(
         )
 
 
-def _audit_skip(
-    action: Action, skip: Skip, principal: Principal, *, reason: str, now: datetime
+def _audit_addition(
+    skip: Skip, renews: SkipTerms | None, principal: Principal, *, now: datetime
 ) -> None:
-    """Append a decision on a skip to the audit."""
+    """Append to the audit that a skip was added; or renewed, with what it was."""
+    if renews is None:
+        _audit_skip(Action.SKIP_ADDED, skip, principal, reason=skip.reason, now=now)
+        return
+    change = {"before": renews.to_json(), "after": SkipTerms.of(skip).to_json()}
+    _audit_skip(
+        Action.SKIP_RENEWED, skip, principal, reason=skip.reason, now=now, **change
+    )
+
+
+def _audit_skip(
+    action: Action,
+    skip: Skip,
+    principal: Principal,
+    *,
+    reason: str,
+    now: datetime,
+    **others: object,
+) -> None:
+    """Append a decision on a skip to the audit, with other facts about it."""
     audit.record(
         action=action,
         subject=f"skip:{skip.pk}",
@@ -345,5 +423,6 @@ def _audit_skip(
             "handler_version": skip.handler_version,
             "expires_at": skip.expires_at and skip.expires_at.isoformat(),
             "poison": skip.poison_id,
+            **others,
         },
     )

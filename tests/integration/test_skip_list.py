@@ -11,6 +11,7 @@ from django.db import IntegrityError, transaction
 
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
+from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.poison import (
     querysets,
@@ -21,9 +22,9 @@ from apps.poison import (
 )
 from apps.poison.models import Poison, Skip, SkipCount, SkipList
 from apps.poison.skip_matching import Matcher, RuleMatches, preview, rule_matches
-from apps.team.rights import Principal
+from apps.team.rights import Principal, Scope
 from poisonguard.contract import AppliedSkip, MatcherKind
-from tests.failure_report_builders import poisons
+from tests.failure_report_builders import capture, failure, poisons
 from tests.skip_builders_and_list_mirror import (
     ANNA,
     Mirror,
@@ -189,6 +190,67 @@ def test_adding_and_removing_are_audited_once_each(now: datetime) -> None:
     ]
     skip.refresh_from_db()
     assert (skip.removed_by, skip.removed_reason) == ("user:anna", "fixed")
+
+
+def test_a_renewal_is_audited_with_the_values_before_and_after(now: datetime) -> None:
+    first = added(now, "1-0", reason="it kills", expires_at=now + DAY)
+    olga = Principal(actor=Actor.user("olga"), scopes=frozenset(Scope))
+    later = now + timedelta(hours=1)
+
+    added(later, "1-0", reason="mended tomorrow", principal=olga)
+
+    entries = list(Entry.objects.order_by("seq"))
+    subject = f"skip:{first.pk}"
+    assert [(e.action, e.subject, e.reason) for e in entries] == [
+        ("skip.added", subject, "it kills"),
+        ("skip.renewed", subject, "mended tomorrow"),
+    ]
+    same = {"handler_version": None, "poison": None, "automatic": False}
+    assert entries[1].detail["before"] == {
+        "by": "user:anna",
+        "at": now.isoformat(),
+        "expires_at": (now + DAY).isoformat(),
+        "reason": "it kills",
+        **same,
+    }
+    assert entries[1].detail["after"] == {
+        "by": "user:olga",
+        "at": later.isoformat(),
+        "expires_at": None,
+        "reason": "mended tomorrow",
+        **same,
+    }
+    assert entries[1].detail["value"] == "1-0"
+
+
+def test_the_automatic_skip_that_one_for_all_versions_replaces_is_renewed(
+    now: datetime,
+) -> None:
+    topic_named(replays=True)
+    capture(now, failure(now, handler_version="1", bookmark="1-0"))
+    automatic = Skip.objects.get()
+
+    skip = added(now, "1-0", consumer_group="billing")
+
+    entry = Entry.objects.get(action="skip.renewed")
+    before, after = entry.detail["before"], entry.detail["after"]
+    assert skip.pk == automatic.pk
+    assert (before["by"], before["automatic"], before["handler_version"]) == (
+        "system:capture",
+        True,
+        "1",
+    )
+    assert (after["automatic"], after["handler_version"]) == (False, None)
+
+
+def test_a_skip_after_an_ended_one_is_added_and_renews_nothing(now: datetime) -> None:
+    ended = added(now, "1-0")
+    skip_addition_and_removal.remove(
+        skip_id=ended.pk, reason="", principal=ANNA, now=now
+    )
+
+    assert added(now, "1-0").pk != ended.pk
+    assert not Entry.objects.filter(action="skip.renewed").exists()
 
 
 def test_a_principal_cannot_remove_a_skip_that_it_cannot_see(now: datetime) -> None:

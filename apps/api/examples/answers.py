@@ -592,7 +592,20 @@ ANSWERS: Final[Mapping[str, Examples]] = {
         }
     ),
     "Skip": only(LISTED_SKIP),
-    "AddedSkip": only(LISTED_SKIP),
+    "AddedSkip": only(
+        {
+            **LISTED_SKIP,
+            "renews": {
+                "by": "system:capture",
+                "at": AT,
+                "expires_at": LATER,
+                "reason": "exhausted: KeyError",
+                "handler_version": "2026.11.20",
+                "poison": 13,
+                "automatic": True,
+            },
+        }
+    ),
     "AppliedAnswers": only({"results": [{"status": "ok"}]}),
     "STR": only(EVENT),
     "Endpoints": _list_of(ENDPOINT),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from apps.api.response_dicts.json_object_type import Shape
+from apps.poison.skip_addition_and_removal import SkipTerms
 from apps.poison.skip_list_for_consumers import ListedSkip, SkipListSnapshot
 from poisonguard.contract import AppliedSkip
 
@@ -24,6 +25,23 @@ def skip(row: ListedSkip) -> Shape:
         "by": row.by,
         "at": row.at,
         "poison": row.poison,
+    }
+
+
+def added_skip(row: ListedSkip, renews: SkipTerms | None) -> Shape:
+    """Return an added skip, with the values that an active one had until now."""
+    return {**skip(row), "renews": None if renews is None else _terms(renews)}
+
+
+def _terms(terms: SkipTerms) -> Shape:
+    return {
+        "by": terms.by,
+        "at": terms.at,
+        "expires_at": terms.expires_at,
+        "reason": terms.reason,
+        "handler_version": terms.handler_version,
+        "poison": terms.poison,
+        "automatic": terms.is_automatic,
     }
 
 

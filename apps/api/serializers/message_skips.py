@@ -104,7 +104,21 @@ class Suspect(Skip):
     seq = Number(allow_null=True, help_text="its place among those of its publisher")
 
 
-class AddedSkip(Skip): ...
+class RenewedTerms(Schema):
+    by = Text()
+    at = Moment()
+    expires_at = Moment(allow_null=True)
+    reason = Text()
+    handler_version = Text(allow_null=True)
+    poison = Number(allow_null=True)
+    automatic = Flag(help_text="capture had made it")
+
+
+class AddedSkip(Skip):
+    renews = RenewedTerms(
+        allow_null=True,
+        help_text="what the active skip with this matcher was before; null: it is new",
+    )
 
 
 class Skips(Schema):

@@ -88,6 +88,7 @@ class Skips(View):
     def post(self, request: Request) -> Response:
         """Adds a skip; the same matcher for the same group and version renews it.
 
+        A renewed skip has the new values; `renews` has those that it had.
         A rule that matches each of the last 200 messages, or more, is refused unless
         `everything` is true.
         """
@@ -97,12 +98,12 @@ class Skips(View):
             topic=name, principal=self.principal
         )
         topic = brokers.topics_named(names=[name])[name]
-        skip = skip_addition_and_removal.add(
+        skip, renews = skip_addition_and_removal.add(
             topic=topic, **members, principal=self.principal, now=clock.now()
         )
         where = reverse("api-skip", args=[skip.pk])
         return Response(
-            shapes.skip(ListedSkip.of(skip)),
+            shapes.added_skip(ListedSkip.of(skip), renews),
             status=HTTPStatus.CREATED,
             headers={"Location": where},
         )

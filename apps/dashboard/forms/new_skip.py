@@ -136,19 +136,24 @@ class SkipDraft:
             body["handler_version"] = self.handler_version
         return body
 
-    def mark(self, principal: Principal) -> str:
-        """Sign the skip, so that a person can add only the one they previewed."""
-        text = json.dumps(self.api_body)
-        return Signer(salt=f"skip of {principal.actor}").signature(text)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DraftPreview:
-    """What a draft would have matched among the newest messages of its topic."""
+    """What a draft would have matched among the newest messages of its topic.
+
+    `renews` is the active skip whose place it would take.
+    """
 
     draft: SkipDraft
     counts: MatchPreview
     sample: list[Poison]
+    renews: Skip | None
+
+    def mark(self, principal: Principal) -> str:
+        """Sign the skip, so that a person can add only the one they previewed."""
+        existing = self.renews and [self.renews.pk, self.renews.revision]
+        text = json.dumps([self.draft.api_body, existing])
+        return Signer(salt=f"skip of {principal.actor}").signature(text)
 
     @property
     def is_everything(self) -> bool:
@@ -226,12 +231,23 @@ def draft(form: SkipForm, message: Poison | None, principal: Principal) -> SkipD
 
 
 def preview(draft: SkipDraft) -> DraftPreview:
-    """Preview a skip: count the messages it would have matched, with samples."""
+    """Preview a skip: count the messages it would have matched, with samples.
+
+    Finds the active skip that it would renew, too.
+    """
     counts = skip_matching.preview(
         topic=draft.topic, consumer_group=draft.consumer_group, matcher=draft.matcher
     )
     sample = Poison.objects.filter(pk__in=counts.sample).select_related("topic")
-    return DraftPreview(draft=draft, counts=counts, sample=list(sample.recent_first()))
+    renews = skip_addition_and_removal.find_renewed(
+        topic=draft.topic,
+        consumer_group=draft.consumer_group,
+        matcher=draft.matcher,
+        handler_version=draft.handler_version,
+    )
+    return DraftPreview(
+        draft=draft, counts=counts, sample=list(sample.recent_first()), renews=renews
+    )
 
 
 def add(
@@ -239,16 +255,17 @@ def add(
 ) -> Skip:
     """Add the previewed skip to its topic's skip list.
 
-    Raises Refused if the skip is not the one that was previewed, and Invalid without a
-    reason, or if a rule matches every message and the person has not ticked that.
+    Raises Refused if the skip, or the one it renews, is not as previewed, and Invalid
+    without a reason, or if a rule matches every message and the person has not ticked
+    that.
     """
     draft, data = preview.draft, form.cleaned_data
-    if data["seen"] != draft.mark(principal):
+    if data["seen"] != preview.mark(principal):
         raise Refused(_CHANGED)
     if preview.is_everything and not data["everything"]:
         raise Invalid("everything", "tick “Yes, all of them” if you mean every message")
     check_reason(data["reason"])
-    return skip_addition_and_removal.add(
+    skip, _ = skip_addition_and_removal.add(
         topic=draft.topic,
         consumer_group=draft.consumer_group,
         matcher=draft.matcher,
@@ -260,6 +277,7 @@ def add(
         principal=principal,
         now=now,
     )
+    return skip
 
 
 def check_reason(reason: str) -> None:

@@ -19,6 +19,7 @@ GROUPS: Final[Mapping[str, Mapping[Action, str]]] = {
         Action.OPERATION_ACKNOWLEDGED: "Acknowledged an operation",
         Action.BODY_REVEALED: "Read a body or a header",
         Action.SKIP_ADDED: "Added a skip",
+        Action.SKIP_RENEWED: "Renewed a skip",
         Action.SKIP_REMOVED: "Ended a skip",
         Action.POSITION_MOVED: "Moved a position",
     },

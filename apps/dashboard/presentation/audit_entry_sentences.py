@@ -429,6 +429,10 @@ def _skip_added(facts: Facts) -> str:
     return f"{facts.who} added skip {facts.subject}{_of_skip(facts)}"
 
 
+def _skip_renewed(facts: Facts) -> str:
+    return f"{facts.who} renewed skip {facts.subject}{_of_skip(facts)}"
+
+
 def _skip_removed(facts: Facts) -> str:
     return f"{facts.who} ended skip {facts.subject}{_of_skip(facts)}"
 
@@ -570,6 +574,7 @@ SENTENCES: Final[Mapping[str, Callable[[Facts], str]]] = {
     Action.LANE_RESUMED: _lane_resumed,
     Action.REPORT_REQUESTED: _report_requested,
     Action.SKIP_ADDED: _skip_added,
+    Action.SKIP_RENEWED: _skip_renewed,
     Action.SKIP_REMOVED: _skip_removed,
     Action.POSITION_MOVED: _position_moved,
     Action.ENDPOINT_CREATED: _endpoint_created,

@@ -109,7 +109,7 @@ def _new(
         "form": form,
         "message": message,
         "preview": preview,
-        "mark": preview.draft.mark(principal) if preview else "",
+        "mark": preview.mark(principal) if preview else "",
         "wrong": wrong,
         "wrong_at": skip_forms.field_of(wrong),
         "choices": skip_forms.choices(message),

@@ -58,12 +58,34 @@ def test_a_skip_is_added_listed_and_removed(guard: Caller, now: datetime) -> Non
     after = guard.get("skips", topic="orders").json
 
     assert (added.status, removed.status) == (201, 200)
-    assert listed["skips"] == [added.json]
+    assert added.json == {**listed["skips"][0], "renews": None}
+    assert len(listed["skips"]) == 1
     assert added.json["matcher"] == request["matcher"]
     assert (listed["revision"], after["revision"], after["skips"]) == (1, 2, [])
     assert listed["epoch"] == after["epoch"]
     assert removed.json["id"] == added.json["id"]
     assert Skip.objects.get().removed_reason == "fixed"
+
+
+def test_a_renewed_skip_is_answered_with_what_it_was(
+    guard: Caller, now: datetime
+) -> None:
+    later = (now + timedelta(days=1)).isoformat()
+    first = guard.post("skips", new(expires_at=later, reason="it kills")).json
+
+    second = guard.post("skips", new(reason="for good")).json
+
+    assert first["renews"] is None
+    assert (second["id"], second["reason"], second["expires_at"]) == (
+        first["id"],
+        "for good",
+        None,
+    )
+    of_first = ("by", "at", "expires_at", "reason", "handler_version", "poison")
+    assert second["renews"] == {
+        **{name: first[name] for name in of_first},
+        "automatic": False,
+    }
 
 
 @pytest.mark.parametrize("value", ["a\0b", "\ud800", "b" * 100_000, "é/ %", "{}"])

@@ -114,7 +114,7 @@ def test_a_preview_names_what_failed_in_another_queue(
 def skip_of_tenant(tenant: str, now: datetime, topic: str = "orders") -> Skip:
     """Add a skip of all messages of a tenant, by a rule."""
     rule = {"header": "tenant", "equals": tenant}
-    return skip_addition_and_removal.add(
+    addition = skip_addition_and_removal.add(
         topic=Topic.objects.get(name=topic),
         consumer_group=None,
         matcher=Matcher.parse({"kind": "rule", "value": rule}),
@@ -122,6 +122,7 @@ def skip_of_tenant(tenant: str, now: datetime, topic: str = "orders") -> Skip:
         principal=Principal(actor=Actor.user("anna"), scopes=frozenset(Scope)),
         now=now,
     )
+    return addition.skip
 
 
 def test_a_preview_counts_the_messages_that_a_rule_skips_again(

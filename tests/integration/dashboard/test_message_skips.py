@@ -21,6 +21,7 @@ from apps.dashboard.forms import new_skip as skip_forms
 from apps.dashboard.forms.new_skip import SkipForm
 from apps.dashboard.keyset_pagination import PAGE_SIZE
 from apps.dashboard.selectors import skips
+from apps.dashboard.templatetags.shared_page_tags import utc
 from apps.poison import skip_addition_and_removal, skip_counts
 from apps.poison.models import Poison, Skip
 from apps.poison.skip_matching import Matcher
@@ -52,9 +53,10 @@ def skip(now: datetime, **changes: Any) -> Skip:
     matcher = {"kind": "bookmark", "value": str(uuid.uuid4())}
     matcher |= changes.pop("matcher", {})
     facts = {"consumer_group": None, "reason": "it kills", "principal": ANNA, **changes}
-    return skip_addition_and_removal.add(
+    addition = skip_addition_and_removal.add(
         topic=topic, matcher=Matcher.parse(matcher), now=now, **facts
     )
+    return addition.skip
 
 
 def rule(**fields: object) -> dict[str, object]:
@@ -107,6 +109,43 @@ def test_a_message_is_skipped_after_a_look_with_a_reason(
     assert timedelta(days=29) < added.expires_at - now < timedelta(days=31)
     entry = Entry.objects.get(action="skip.added")
     assert (entry.subject, entry.reason) == (f"skip:{added.pk}", "it kills")
+
+
+def test_the_preview_names_the_active_skip_that_it_renews(
+    anna: Client, now: datetime
+) -> None:
+    of_tenant(now, "acme")
+    first_page = look(anna, RULE)
+    expiry = now + timedelta(days=3)
+    matcher = rule(header="tenant", equals="acme")
+    existing = skip(now, matcher=matcher, reason="<b>mended", expires_at=expiry)
+
+    page = look(anna, RULE)
+    outdated = add(anna, mark(first_page), **RULE)
+    done = add(anna, mark(page), **RULE)
+
+    assert "is active" not in words(first_page)
+    assert f'<a href="/skips/{existing.pk}">skip {existing.pk}</a> by user:anna' in page
+    assert "Its reason: &lt;b&gt;mended" in page
+    assert f"until {utc(expiry)}. Its reason" in words(page)
+    assert f"Renew skip {existing.pk}: " in page
+    assert outdated.status_code == 409
+    assert "not what you looked at" in outdated.content.decode()
+    assert done["Location"] == f"/skips/{existing.pk}"
+    entry = Entry.objects.get(action="skip.renewed")
+    assert (entry.detail["before"]["reason"], entry.reason) == ("<b>mended", "it kills")
+
+
+def test_the_page_of_a_renewed_skip_says_who_renewed_it_and_what_it_was(
+    anna: Client, now: datetime
+) -> None:
+    matcher = rule(header="tenant", equals="acme")
+    existing = skip(now, matcher=matcher, reason="it kills")
+    skip(now, matcher=matcher, reason="for good")
+
+    page = words(get(anna, f"/skips/{existing.pk}"))
+
+    assert f"anna renewed skip {existing.pk} by rule" in page
 
 
 @pytest.mark.parametrize(
