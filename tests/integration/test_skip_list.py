@@ -253,6 +253,18 @@ def test_a_skip_after_an_ended_one_is_added_and_renews_nothing(now: datetime) ->
     assert not Entry.objects.filter(action="skip.renewed").exists()
 
 
+def test_a_rule_for_the_same_header_in_another_case_renews_the_skip(
+    now: datetime,
+) -> None:
+    first = added(now, rule(header="Tenant", equals="Acme"))
+
+    second = added(now, rule(header="tenant", equals="Acme"))
+    other = added(now, rule(header="tenant", equals="acme"))
+
+    assert second.pk == first.pk != other.pk
+    assert Matcher.of(second).wire_value == {"header": "tenant", "equals": "Acme"}
+
+
 def test_a_principal_cannot_remove_a_skip_that_it_cannot_see(now: datetime) -> None:
     skip = added(now)
 

@@ -206,6 +206,16 @@ def test_an_invalid_rule_is_refused_with_its_pointer(value: object, place: str) 
     assert caught.value.detail.endswith(".")
 
 
+def test_a_header_of_a_rule_is_in_lower_case_but_for_letters_beyond_ascii() -> None:
+    rules = [
+        content_match_rules.parse_rule({"header": name, "equals": "A"})
+        for name in ("X-Tenant-\u00c9", "x-tenant-\u00c9", "x-tenant-\u00e9")
+    ]
+
+    assert rules[0] == rules[1] != rules[2]
+    assert canonical(rules[0]) == '{"equals":"A","header":"x-tenant-\\u00c9"}'
+
+
 @given(equals=SCALARS)
 def test_a_rule_comes_back_from_its_canonical_text(
     equals: content_match_rules.Scalar,

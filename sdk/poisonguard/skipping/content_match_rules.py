@@ -4,8 +4,8 @@ On the wire a rule is one of two JSON objects. Matching never raises, however br
 hostile the message:
 
 - `{"header": name, "equals": text}`: one of the headers of that name is that text.
-  Names are compared without regard to the case of ASCII letters, values byte for byte
-  with the text in UTF-8.
+  Names are compared without regard to the case of ASCII letters, and a rule has its
+  name in lower case; values are compared byte for byte with the text in UTF-8.
 - `{"pointer": "/a/b", "equals": scalar}`: the body is JSON (in UTF-8, 16 or 32), and
   the JSON Pointer (RFC 6901) leads to that text, number, true, false or null.
 
@@ -53,7 +53,7 @@ class HeaderRule:
     @property
     def pair(self) -> tuple[bytes, bytes]:
         """Return the lower-case name and the value of a matching header."""
-        return self.header.encode().lower(), _bytes(self.equals)
+        return comparable_name(self.header).encode(), _bytes(self.equals)
 
     def matches(self, *, body: bytes, headers: Headers) -> bool:  # noqa: ARG002
         """Tell whether one of a message's headers is that of the rule."""
@@ -125,6 +125,11 @@ def parse_rule(value: object) -> Rule:
     raise Invalid(
         "", 'a rule must hold "equals" and either "header" or "pointer", nothing else.'
     )
+
+
+def comparable_name(header: str) -> str:
+    """Return a header's name as names are compared: ASCII letters in lower case."""
+    return header.encode().lower().decode()
 
 
 def canonical(rule: Rule) -> str:
@@ -253,16 +258,15 @@ def _bytes(text: str) -> bytes:
 
 
 def _header_name(value: object) -> str:
-    """Return a header rule's name; raise Invalid for anything else."""
+    """Return a header rule's name in lower case; raise Invalid for anything else."""
     if not isinstance(value, str) or not 0 < len(value) <= NAME_LIMIT:
         remedy = f"must be text of 1 to {NAME_LIMIT} characters."
         raise Invalid("/header", f"header {remedy}")
     try:
-        value.encode()
+        return comparable_name(value)
     except UnicodeEncodeError:
         remedy = "holds half a surrogate pair: remove it."
         raise Invalid("/header", f"header {remedy}") from None
-    return value
 
 
 def _text(value: object) -> str:

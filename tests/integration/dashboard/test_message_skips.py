@@ -136,6 +136,15 @@ def test_the_preview_names_the_active_skip_that_it_renews(
     assert (entry.detail["before"]["reason"], entry.reason) == ("<b>mended", "it kills")
 
 
+def test_the_form_finds_the_active_skip_of_a_header_in_another_case(
+    anna: Client, now: datetime
+) -> None:
+    of_tenant(now, "acme")
+    existing = skip(now, matcher=rule(header="TENANT", equals="acme"))
+
+    assert f"Renew skip {existing.pk}: " in look(anna, {**RULE, "where": "Tenant"})
+
+
 def test_the_page_of_a_renewed_skip_says_who_renewed_it_and_what_it_was(
     anna: Client, now: datetime
 ) -> None:
