@@ -347,8 +347,10 @@ document.addEventListener("focusin", followTip);
 document.addEventListener("focusout", () => { tip.hidden = true; });
 document.addEventListener("scroll", () => { tip.hidden = true; }, true);
 
+/** Copies what `data-copy` holds as JSON, in which HTML changes no character. */
 async function copy(button) {
-  const text = button.dataset.copy ?? $(button.dataset.copyFrom).textContent;
+  const { copy: json, copyFrom } = button.dataset;
+  const text = json ? JSON.parse(json) : $(copyFrom).textContent;
   try {
     await navigator.clipboard.writeText(text);
   } catch {
@@ -361,9 +363,15 @@ async function copy(button) {
 
 function copyByHand(text) {
   const area = element("textarea", { value: text });
+  const give = (event) => {
+    event.clipboardData.setData("text/plain", text); // the area has other line ends
+    event.preventDefault();
+  };
   document.body.append(area);
   area.select();
+  document.addEventListener("copy", give);
   document.execCommand("copy");
+  document.removeEventListener("copy", give);
   area.remove();
 }
 
