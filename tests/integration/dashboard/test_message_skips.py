@@ -20,8 +20,8 @@ from apps.core.errors import Absent, Invalid
 from apps.dashboard.forms import new_skip as skip_forms
 from apps.dashboard.forms.new_skip import SkipForm
 from apps.dashboard.keyset_pagination import PAGE_SIZE
+from apps.dashboard.presentation.moments import utc
 from apps.dashboard.selectors import skips
-from apps.dashboard.templatetags.shared_page_tags import utc
 from apps.poison import skip_addition_and_removal, skip_counts
 from apps.poison.models import Poison, Skip
 from apps.poison.skip_matching import Matcher
