@@ -46,7 +46,7 @@ def page(open_page: Open) -> Iterator[Page]:
 @pytest.mark.parametrize("has_api", [True, False], ids=["api", "by-hand"])
 def test_the_text_that_is_copied_is_the_body(page: Page, *, has_api: bool) -> None:
     page.get_by_role("button", name="Show body").click()
-    button = page.locator("button[data-copy]")
+    button = page.locator("button.copy")
     expect(button).to_have_count(1)
     page.evaluate("() => navigator.clipboard.writeText('something else')")
     if not has_api:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from itertools import groupby
@@ -30,6 +31,11 @@ def breakable(name: object) -> SafeString:
     """Show a long name that may break behind punctuation and before capitals."""
     pieces = ((legible(piece),) for piece in SEAMS.split(str(name)))
     return format_html_join(SafeString("<wbr>"), "{}", pieces)
+
+
+def as_json(text: str) -> str:
+    """Return a text for a Copy button, as JSON: HTML would change NUL and CR."""
+    return json.dumps(text)
 
 
 def hexadecimal(value: bytes) -> str:

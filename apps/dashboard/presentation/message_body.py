@@ -27,16 +27,6 @@ class BodyView:
     hex: str
     why: str  # why it is not shown as text or JSON; "" if it is
 
-    @property
-    def text_to_copy(self) -> str:
-        """Return the text for a Copy button, as JSON: HTML would change NUL and CR."""
-        return json.dumps(self.text)
-
-    @property
-    def pretty_to_copy(self) -> str:
-        """Return the indented JSON for a Copy button, as a string of JSON."""
-        return json.dumps(self.pretty)
-
 
 def view(head: bytes, *, size: int) -> BodyView:
     """Render the start of a message's body as hex, as text, and a whole one as JSON."""

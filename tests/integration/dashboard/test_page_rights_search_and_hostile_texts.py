@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import datetime, timedelta
+from html import unescape
 
 import pytest
 from django.db import OperationalError
@@ -17,7 +19,7 @@ from apps.dashboard.views import django_error_handlers
 from apps.poison.models import Poison
 from apps.poison.states import PoisonState
 from apps.team.rights import Role
-from tests.failure_report_builders import drop, poisons
+from tests.failure_report_builders import capture, drop, failure, poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get
 from tests.position_opening_and_settling import told_by_broker
@@ -171,6 +173,16 @@ def test_nothing_of_the_list_below_an_invalid_search_can_be_selected(
     assert "everything=1" not in page
     assert 'class="for-selection' not in page
     assert "Correct the search to select some of them." in page
+
+
+def test_all_of_a_long_bookmark_is_copied(anna: Client, now: datetime) -> None:
+    bookmark = "17<956>\t" * 100
+    capture(now, failure(now, bookmark=bookmark))
+
+    page = get(anna, f"/messages/{Poison.objects.get().pk}")
+
+    (to_copy,) = re.findall(r'data-copy="([^"]*)"', page)
+    assert json.loads(unescape(to_copy)) == bookmark
 
 
 def test_the_pages_of_a_list_hold_every_message_once_in_both_directions(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from apps.dashboard.presentation.legible_text import breakable, legible
+from apps.dashboard.presentation.legible_text import as_json, breakable, legible
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,16 @@ from apps.dashboard.presentation.legible_text import breakable, legible
 )
 def test_shows_what_would_hide_in_a_text(text: str, html: str) -> None:
     assert legible(text) == html
+
+
+def test_a_text_to_copy_is_exact_and_has_no_character_that_html_changes() -> None:
+    text = 'a\0b\r\nc\rd</script>"&amp;\u2028\ufeff\u202e\U0001f600'
+
+    to_copy = as_json(text)
+
+    assert json.loads(to_copy) == text
+    assert to_copy.isascii()
+    assert to_copy.isprintable()
 
 
 @pytest.mark.parametrize(

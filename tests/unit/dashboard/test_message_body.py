@@ -53,19 +53,6 @@ def test_says_why_a_body_is_not_laid_out(body: bytes, why: str) -> None:
     assert (body_view.pretty, body_view.why) == (None, why)
 
 
-def test_what_is_copied_is_json_in_ascii_and_exact() -> None:
-    body = 'a\0b\r\nc\rd</script>"&amp;\u2028\ufeff\u202e\U0001f600'
-    with_json = '{"a": "</script>"}'
-
-    plain = view(body.encode(), size=len(body.encode()))
-    laid_out = view(with_json.encode(), size=len(with_json))
-
-    assert json.loads(plain.text_to_copy) == body
-    assert plain.text_to_copy.isascii()
-    assert plain.text_to_copy.isprintable()
-    assert json.loads(laid_out.pretty_to_copy) == '{\n  "a": "</script>"\n}'
-
-
 def test_a_cut_through_a_character_is_no_fault_of_the_body() -> None:
     body = "ééé".encode()
 
