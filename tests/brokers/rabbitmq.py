@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,7 @@ class RabbitMqServer:
         _make_certificate(folder)
         self._write("rabbitmq.conf", CONFIGURATION.format(**vars(self), folder=folder))
         self._write("plugins", f"[{','.join(plugins)}].")
-        self._epmd = self._spawn(
-            [str(EPMD), "-port", str(self._epmd_port), "-address", LOOPBACK]
-        )
+        self._epmd = self._start_epmd()
         self.start()
 
     @property
@@ -131,14 +130,26 @@ class RabbitMqServer:
             timeout=START_SECONDS,
         )
 
+    def _start_epmd(self) -> subprocess.Popen[bytes]:
+        """Start epmd, and wait until it answers.
+
+        RabbitMQ would start another one in place of an epmd that does not answer yet,
+        and that one would outlive it.
+        """
+        address = (LOOPBACK, self._epmd_port)
+        process = self._spawn(
+            [str(EPMD), "-port", str(address[1]), "-address", LOOPBACK]
+        )
+        await_start(process, partial(_answers, address), describe=self._said)
+        return process
+
     def _serves(self) -> bool:
         try:
-            # RabbitMQ opens its ports last, and answers no earlier.
-            socket.create_connection((LOOPBACK, self.port), timeout=5).close()
             self.manage("GET", "overview")
         except (AssertionError, OSError, urllib3.exceptions.HTTPError):
             return False
-        return True
+        # RabbitMQ opens its ports last.
+        return _answers((LOOPBACK, self.port))
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
         with (self._folder / "output").open("ab") as output:
@@ -181,6 +192,15 @@ class RabbitMqServer:
 
     def _said(self) -> str:
         return (self._folder / "output").read_text(errors="replace")[-2_000:]
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    """Tell whether a server takes connections at an address."""
+    try:
+        socket.create_connection(address, timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def _make_certificate(folder: Path) -> None:
