@@ -97,6 +97,7 @@ const selection = {
 
   /** Select or deselect one row, or all rows from the last one to it. */
   mark(row, on, ranged) {
+    if (!this.form) return;
     if (this.everything) this.narrow();
     const { rows } = this;
     const here = rows.indexOf(row);

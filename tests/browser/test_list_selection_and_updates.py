@@ -157,6 +157,32 @@ def test_after_three_polls_a_drop_still_opens_its_preview(page: Page) -> None:
     expect(page.get_by_role("button", name="Drop 1 message")).to_be_visible()
 
 
+def test_below_a_wrong_search_keys_select_nothing_and_the_page_stays_alive(
+    open_page: Open,
+) -> None:
+    page = open_page(ALL, refused=True)
+    await_rows(page, 12)
+    page.locator("tbody input[name=ids]").first.click()
+    page.get_by_role("searchbox").fill("colour:red")
+    page.get_by_role("searchbox").press("Enter")
+    expect(
+        page.get_by_text("Correct the search to select some of them.")
+    ).to_be_visible()
+    expect(page.locator("tbody tr[data-key]").first).to_be_visible()
+
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    page.keyboard.press("Shift+J")
+
+    expect(
+        page.get_by_text("Correct the search to select some of them.")
+    ).to_be_visible()
+    expect(page.locator("input[name=ids]")).to_have_count(0)
+    page.goto(ALL)
+    await_rows(page, 12)
+    assert len(chosen(page)) == 1
+
+
 def test_everything_that_matches_can_be_taken_and_narrowed_again(page: Page) -> None:
     page.locator("tbody input[name=ids]").first.click()
     page.get_by_role("link", name="Select all").click()
