@@ -188,7 +188,7 @@ class Progress(OperationStatus):
 
     @property
     def seconds_left(self) -> int | None:
-        """Estimate an operation's remaining time from its rate so far, or None."""
+        """Return the estimated seconds that are left, or None."""
         remaining = self.pace.remaining
         return None if remaining is None else round(remaining.total_seconds())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from django import template
 
 from apps.audit.services import REASON_LIMIT
@@ -15,7 +17,6 @@ from apps.dashboard.presentation import (
     moments,
     small_charts,
 )
-from apps.dashboard.presentation.audit_entry_facts import facts
 from apps.dashboard.presentation.audit_entry_sentences import sentence
 from apps.dashboard.presentation.message_search_links import search
 from apps.dashboard.presentation.state_pills import pill
@@ -44,9 +45,14 @@ register.filter("hex", legible_text.hexadecimal)
 register.simple_tag(small_charts.sparkline)
 register.simple_tag(small_charts.share)
 register.simple_tag(search)
-register.filter(facts)
 register.filter(sentence)
 register.filter(app_frames)
+
+
+@register.filter
+def filters_in_words(filters: Mapping[str, str]) -> str:
+    """Describe a list's filters in a line: "person anna · action skip.added"."""
+    return " · ".join(f"{name} {value}" for name, value in filters.items() if value)
 
 
 @register.simple_tag
