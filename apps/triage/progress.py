@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-
-from django.db.models import Sum
+from typing import Any
 
 from apps.core.errors import Absent
 from apps.poison.models import ItemWindow
-from apps.poison.states import COUNTED, RedriveOutcome
+from apps.poison.states import RedriveOutcome
 from apps.team.rights import Principal
-from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
 from apps.triage.operation_states import ItemState, OperationState
 
@@ -69,7 +66,7 @@ class ItemTally:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """How fast an operation is, in items a second, and what that predicts.
+    """How fast an operation is, in items a second so far, and the time that it needs.
 
     Each is None while it is unknown. `remaining` is also None unless the operation goes
     on, while it waits for a broker, and with a ramp, whose waits may end at any time.
@@ -82,31 +79,26 @@ class Pace:
 def pace_of(operation: Operation, tally: ItemTally, *, now: datetime) -> Pace:
     """Return how fast an operation works, and the time it still needs.
 
-    Its speed since it was last resumed, or its limit changed, predicts that; of one
-    that is over, the speed is that of the whole time.
+    Its speed since it last began to go on, or its limit changed, predicts that: the
+    rate so far counts pauses, too, and what another limit allowed.
     """
-    rate = _rate_so_far(operation, tally, now=now)
-    if not tally.finished or not _is_predictable(operation):
+    began, ended = operation.confirmed_at, operation.finished_at or now
+    rate = _speed(tally.finished, began, ended)
+    if rate is None or not _is_predictable(operation):
         return Pace(rate=rate)
-    rates = [each for each in (rate, operation.rate) if each]
-    if not rates:
-        return Pace()
-    remaining = timedelta(seconds=(tally.acts_on - tally.finished) / min(rates))
+    since = operation.pace_since or began
+    speed = _speed(tally.finished - operation.pace_since_finished, since, now)
+    speeds = [each for each in (speed, operation.rate) if each]
+    if not speeds:
+        return Pace(rate=rate)
+    remaining = timedelta(seconds=(tally.acts_on - tally.finished) / min(speeds))
     return Pace(
         rate=rate, remaining=remaining if remaining < LONGEST_ESTIMATE else None
     )
 
 
-def _rate_so_far(
-    operation: Operation, tally: ItemTally, *, now: datetime
-) -> float | None:
-    """Return an operation's items a second, or None before it finished any."""
-    began, finished, ended = operation.confirmed_at, tally.finished, now
-    if operation.finished_at is not None:
-        ended = operation.finished_at
-    elif operation.pace_since is not None:
-        began = operation.pace_since
-        finished -= operation.pace_since_finished
+def _speed(finished: int, began: datetime | None, ended: datetime) -> float | None:
+    """Return items a second, or None before any was finished."""
     seconds = (ended - began).total_seconds() if began else 0.0
     return finished / seconds if finished > 0 and seconds > 0 else None
 
@@ -148,23 +140,10 @@ def all_counts(operations: Collection[Operation]) -> dict[int, dict[str, int]]:
     }
 
 
-def counts_from(operation: Operation, *, first: int) -> Mapping[str, int]:
-    """Count the items of an operation from the number `first` on, by standing.
-
-    Those that wait are not counted. Items of the window in which `first` lies are
-    looked up one by one; they are `window_size` at most.
-    """
-    size = operation.window_size
-    whole = -(-first // size) * size
-    windows = ItemWindow.objects.filter(operation=operation.pk, first__gte=whole)
-    counts = Counter(
-        windows.aggregate(**{name: Sum(name, default=0) for name in COUNTED})
-    )
-    items = standings_of(
-        operation, standings=COUNTED, after=first - 1, limit=whole - first
-    )
-    counts.update(item.standing for item in items if item.number < whole)
-    return counts
+def pace_from_here(operation: Operation, *, now: datetime) -> dict[str, Any]:
+    """Return the columns by which an operation's speed is measured from now on."""
+    tally = ItemTally(total=operation.total, counts=counts_of(operation))
+    return {"pace_since": now, "pace_since_finished": tally.finished}
 
 
 def silent_number(operation: Operation, *, now: datetime) -> int:

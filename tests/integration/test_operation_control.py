@@ -21,7 +21,7 @@ from apps.brokers.services.topics_and_routing_publisher import (
     RoutingPublisher,
 )
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
-from apps.poison.models import Hold, ItemWindow, Poison, Redrive
+from apps.poison.models import Hold, Poison, Redrive
 from apps.poison.services import redrive_confirmations_by_token
 from apps.team.rights import GRANTS, Principal, Role
 from apps.triage.item_standings import standings_of
@@ -619,6 +619,40 @@ def test_the_speed_is_measured_from_the_last_resume_or_change_of_the_rate(
     assert operation.pace_since_finished == 1
 
 
+def test_the_speed_is_measured_from_when_a_broker_is_back(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 20)
+    operation = confirm(operator, preview(operator, now, ramp=RAMP), now)
+    run(operation, now, by=AwayPublisher)
+
+    run(operation, now + 60 * MINUTE)
+
+    operation.refresh_from_db()
+    assert operation.trouble == ""
+    assert operation.pace_since == now + 60 * MINUTE
+    assert operation.pace_since_finished == 1
+
+
+def test_a_fault_of_a_run_is_no_trouble_of_what_was_paused_meanwhile(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 5)
+    operation = confirm(operator, preview(operator, now), now)
+
+    class FailingWhenPaused(AwayPublisher):
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
+            change(PAUSE, operation, operator, now)
+            raise RuntimeError("a fault")
+
+    with pytest.raises(RuntimeError, match="a fault"):
+        run(operation, now, by=FailingWhenPaused)
+
+    operation.refresh_from_db()
+    assert (operation.state, operation.trouble) == ("paused", "")
+    assert operation.retry_at is None
+
+
 def test_a_paused_operation_waits_for_no_broker(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
@@ -858,26 +892,44 @@ def test_late_answers_to_what_was_sent_before_do_not_let_a_resumed_ramp_go_furth
     assert operation.trouble == "The ramp waits for 100 % of 1 to be confirmed."
 
 
-def test_messages_that_no_broker_got_before_are_part_of_the_steps_of_a_resumed_ramp(
-    orders: Topic, stream: Redis, operator: Principal, now: datetime
+class HalfAwayPublisher(RoutingPublisher):
+    """Hands the first message over; its broker is away for all others."""
+
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
+        unsent = PublishOutcome(kind=OutcomeKind.UNSENT, detail="away")
+        return [*super().publish(messages[:1]), *[unsent] * (len(messages) - 1)]
+
+
+@pytest.mark.parametrize("failing", [[], [4]], ids=["handled", "failing"])
+def test_a_resumed_ramp_counts_what_no_broker_had_got_before(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    failing: list[int],
 ) -> None:
-    operation = paused_by_its_ramp(operator, stream, now)
-    # As if a broker had gone away in the middle of a claim of ten.
-    ItemWindow.objects.filter(operation=operation.pk).update(sending_to=10)
+    poisons(now, 40)
+    operation = confirm(operator, preview(operator, now, ramp=RAMP), now)
+    run(operation, now)
+    answer(stream, now)
+    run(operation, now, by=HalfAwayPublisher)
+    answer(stream, now, failing=[1])
+    run(operation, now)
+    assert (stream.xlen("orders"), Hold.objects.count()) == (2, 38)
     change(RESUME, operation, operator, now)
 
     lengths = []
-    for round_number in range(4):
-        run(operation, now + timedelta(seconds=70 * round_number))
+    for _ in range(4):
+        run(operation, now)
         lengths.append(stream.xlen("orders"))
-        run(operation, now + timedelta(seconds=70 * round_number))
+        answer(stream, now, failing=failing)
 
     operation.refresh_from_db()
-    assert lengths == [4, 6, 16, 16]
-    # Those from the tenth on are the first that were surely not sent before.
-    assert operation.paused_because == (
-        "0 of 6 were confirmed within 60 s, less than 100 %"
-    )
+    if failing:
+        assert lengths == [3, 5, 5, 5]
+        assert operation.paused_because == "1 of 3 came back, more than 10 %"
+    else:
+        assert (lengths, operation.paused_because) == ([3, 5, 15, 40], "")
 
 
 def test_a_person_may_resume_what_a_ramp_has_paused_without_the_ramp(

@@ -252,13 +252,13 @@ class OperationDetail(OperationRow):
     rate = serializers.FloatField(
         source="progress.pace.rate",
         allow_null=True,
-        help_text="items a second since it was last resumed or its limit changed; of"
-        " one that is over, in all",
+        help_text="items a second so far",
     )
     eta = Moment(
         source="progress.eta",
         allow_null=True,
-        help_text="by that rate; null with a ramp, and unless it goes on",
+        help_text="by its speed since it last began to go on, or its limit changed;"
+        " null with a ramp, while it waits for a broker, and unless it goes on",
     )
 
     def get_fields(self) -> dict[str, AnyField]:

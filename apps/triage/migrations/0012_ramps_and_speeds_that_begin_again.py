@@ -26,7 +26,11 @@ class Migration(LockTimeoutMigration):
                 ),
                 (
                     "ramp_begins_at",
-                    "number of the first item whose answer counts",
+                    "number after the windows begun by then",
+                ),
+                (
+                    "ramp_after_run",
+                    "the last run before its first step",
                 ),
                 (
                     "pace_since_finished",
@@ -38,7 +42,7 @@ class Migration(LockTimeoutMigration):
             model_name="operation",
             name="pace_since",
             field=models.DateTimeField(
-                null=True, help_text="when it was last resumed, or its rate changed"
+                null=True, help_text="when it last began to go on, or its rate changed"
             ),
         ),
         migrations.AlterField(

@@ -115,16 +115,17 @@ class Operation(models.Model):
         default=0, db_default=0, help_text="messages handed over before its first step"
     )
     ramp_begins_at = models.PositiveIntegerField(
-        default=0,
-        db_default=0,
-        help_text="number of the first item whose answer counts",
+        default=0, db_default=0, help_text="number after the windows begun by then"
+    )
+    ramp_after_run = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="the last run before its first step"
     )
     ramp_to = models.PositiveIntegerField(
         default=0, db_default=0, help_text="messages that its steps so far allow"
     )
     ramp_waits_since = models.DateTimeField(null=True)
     pace_since = models.DateTimeField(
-        null=True, help_text="when it was last resumed, or its rate changed"
+        null=True, help_text="when it last began to go on, or its rate changed"
     )
     pace_since_finished = models.PositiveIntegerField(
         default=0, db_default=0, help_text="items that it had finished then"

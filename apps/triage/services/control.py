@@ -20,7 +20,7 @@ from apps.core.errors import Absent, Refused
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
 from apps.triage.operation_states import FINISHED, OperationState
-from apps.triage.progress import ItemTally, counts_of
+from apps.triage.progress import pace_from_here
 from apps.triage.services.earlier_layout_conversion import require_converted
 from apps.triage.services.pacing import require_rate
 from apps.triage.services.ramp_steps import first_step_again
@@ -77,7 +77,7 @@ def change_state(
     this = Operation.objects.filter(pk=operation.pk)
     columns, detail = _ramp_after(step, operation)
     if step.resumes:
-        columns |= _pace_from_here(operation, now=now)
+        columns |= pace_from_here(operation, now=now)
     # It is tried at once, also while it waits for a broker that is away.
     columns |= {"retry_at": None, "trouble": "", "troubles": 0, "paused_because": ""}
     if not this.transition(to=step.to, **columns):
@@ -96,12 +96,6 @@ def _ramp_after(
     if operation.ramp and step.resumes and operation.paused_because:
         return first_step_again(operation), {"ramp": "begins again"}
     return {}, {}
-
-
-def _pace_from_here(operation: Operation, *, now: datetime) -> dict[str, Any]:
-    """Return the columns by which an operation's speed is measured from now on."""
-    tally = ItemTally(total=operation.total, counts=counts_of(operation))
-    return {"pace_since": now, "pace_since_finished": tally.finished}
 
 
 def _is_done_already(step: ControlStep, operation: Operation) -> bool:
@@ -134,7 +128,7 @@ def set_rate(
         raise Refused("It sends nothing, so it has no rate.")
     if operation.rate != rate:
         before = operation.rate
-        pace = _pace_from_here(operation, now=now)
+        pace = pace_from_here(operation, now=now)
         Operation.objects.filter(pk=operation.pk).update(rate=rate, **pace)
         operation.refresh_from_db()
         detail: dict[str, object] = {"before": before, "after": rate}

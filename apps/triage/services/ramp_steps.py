@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import F, Max, Sum
 
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.actor import Actor
-from apps.poison.models import ItemWindow
-from apps.triage.models import Operation
+from apps.core.queryset_sql import read_by_index
+from apps.poison.models import ItemWindow, Redrive
+from apps.poison.states import COUNTED
+from apps.triage.models import Item, Operation
 from apps.triage.operation_states import OperationState
-from apps.triage.progress import counts_from, counts_of
+from apps.triage.progress import counts_of
 from apps.triage.ramps import Ramp, RampCheck, check, handed_over_number
 from apps.triage.services.fencing import fence
 
@@ -31,7 +35,7 @@ def climb(operation: Operation, ramp: Ramp, *, now: datetime) -> RampCheck:
     handed_over = handed_over_number(counts_of(operation)) - operation.ramp_begins_after
     result = check(
         ramp,
-        counts_from(operation, first=operation.ramp_begins_at),
+        _counts_since_it_began(operation),
         handed_over=handed_over,
         ramp_to=operation.ramp_to,
         waits_since=operation.ramp_waits_since,
@@ -54,13 +58,50 @@ def first_step_again(operation: Operation) -> dict[str, Any]:
     The steps count from here on, and only answers to what is sent from here on. What
     failed or was not confirmed before would pause the operation again at once.
     """
-    windows = ItemWindow.objects.filter(operation=operation.pk)
+    begun = ItemWindow.objects.filter(operation=operation.pk, sending_to__gt=0)
+    end = begun.aggregate(end=Max(F("first") + F("items")))["end"]
     return {
         "ramp_begins_after": handed_over_number(counts_of(operation)),
-        "ramp_begins_at": windows.aggregate(to=Max("sending_to"))["to"] or 0,
+        "ramp_begins_at": end or 0,
+        "ramp_after_run": operation.run,
         "ramp_to": 0,
         "ramp_waits_since": None,
     }
+
+
+def _counts_since_it_began(operation: Operation) -> Mapping[str, int]:
+    """Count by standing the items that were sent since the ramp began, or began again.
+
+    Windows that were begun before may hold messages of before, and others that no
+    broker got, as it was away. A run claims few windows, so of those that later runs
+    claimed again it looks at each redrive.
+    """
+    read_by_index()
+    windows = ItemWindow.objects.filter(operation=operation.pk)
+    whole = windows.filter(first__gte=operation.ramp_begins_at)
+    counts = Counter(
+        whole.aggregate(**{name: Sum(name, default=0) for name in COUNTED})
+    )
+    for window in windows.filter(
+        first__lt=operation.ramp_begins_at, run__gt=operation.ramp_after_run
+    ):
+        counts.update(_outcomes_in(window, after_run=operation.ramp_after_run))
+    return counts
+
+
+def _outcomes_in(window: ItemWindow, *, after_run: int) -> list[str]:
+    """List the outcomes of a window's messages that a run after this one sent."""
+    items = Item.objects.filter(
+        operation=window.operation,
+        number__gte=window.first,
+        number__lt=window.first + window.items,
+    )
+    redrives = Redrive.objects.filter(
+        poison__in=list(items.values_list("poison", flat=True)),
+        operation=window.operation,
+        epoch__gt=after_run,
+    )
+    return list(redrives.values_list("outcome", flat=True))
 
 
 def _pause(operation: Operation, why: str, *, now: datetime) -> None:

@@ -44,7 +44,7 @@ from apps.triage.errors import LockLost
 from apps.triage.item_kinds import DatabaseAct
 from apps.triage.models import WINDOW_SIZE, Operation, lock_name
 from apps.triage.operation_states import SENDS, OperationState, Verb
-from apps.triage.progress import counts_of
+from apps.triage.progress import counts_of, pace_from_here
 from apps.triage.ramps import Ramp
 from apps.triage.services import ramp_steps
 from apps.triage.services.broker_send_claims import Windows
@@ -126,8 +126,10 @@ def _start_run(operation_id: int) -> Operation | None:
 
 
 def _store_wait(operation: Operation, trouble: str, *, now: datetime) -> None:
-    """Store why the operation waits, and when it is tried again."""
-    same = Operation.objects.filter(pk=operation.pk, run=operation.run)
+    """Store why an operation that is not paused waits, and when it is tried again."""
+    same = Operation.objects.filter(pk=operation.pk, run=operation.run).exclude(
+        state=OperationState.PAUSED
+    )
     delay = back_off.delay(operation.troubles, base=BACK_OFF_BASE, cap=BACK_OFF_CAP)
     same.update(
         trouble=storable(trouble, limit=500),
@@ -372,7 +374,7 @@ class OperationRun:
         if self.operation.judged == self.operation.total and self.windows.all_done():
             self._finish(OperationState.DONE, Action.OPERATION_FINISHED)
             return SliceEnd.DONE
-        if self.trouble and orders.may_go_on:
+        if self.trouble:
             _store_wait(self.operation, self.trouble, now=self.clock())
             return SliceEnd.LATER
         if self.ramp_waits_for and orders.may_go_on:
@@ -382,7 +384,9 @@ class OperationRun:
                 retry_at=self.clock() + RAMP_CHECKS_EVERY,
             )
             return SliceEnd.LATER
-        this.update(trouble="", troubles=0, retry_at=None)
+        waited = self.operation.troubles > 0
+        pace = pace_from_here(self.operation, now=self.clock()) if waited else {}
+        this.update(trouble="", troubles=0, retry_at=None, **pace)
         return SliceEnd.AGAIN if orders.may_go_on else SliceEnd.LATER
 
     def _finish(self, state: OperationState, action: Action) -> None:
