@@ -19,16 +19,18 @@ from apps.brokers.services.topics_and_routing_publisher import (
 from apps.poison.models import Poison
 from apps.poison.query_language import Query
 from apps.poison.redrive_signatures import sign
-from apps.poison.services import sends
+from apps.poison.services import redrive_confirmations_by_token, sends
 from apps.poison.services.sends import Send
 from apps.poison.states import RedriveOutcome
 from apps.team.rights import Principal
 from apps.triage.models import WINDOW_SIZE, Operation
 from apps.triage.operation_states import Verb
 from apps.triage.progress import counts_of as counts_by_standing
-from apps.triage.services import confirm_and_undo, previews, running
+from apps.triage.services import confirm_and_undo, control, previews, running
+from apps.triage.services.control import ControlStep
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
+from tests.failure_report_builders import capture, failure
 from tests.lane_crash_simulation import Killed
 
 ALL = Query.parse("topic:orders")
@@ -125,3 +127,22 @@ def redriven(poison: Poison, now: datetime) -> str:
     with transaction.atomic():
         sends.mark(sends=[send], run=1, now=now)
     return sign(redrive=send.redrive, topic="orders", digest=poison.digest)
+
+
+def change(
+    step: ControlStep, operation: Operation, who: Principal, now: datetime
+) -> Operation:
+    """Pause, resume or cancel an operation, as a person with a reason does."""
+    return control.change_state(
+        step, operation_id=operation.pk, reason="a test", principal=who, now=now
+    )
+
+
+def answer(stream: Redis, now: datetime, *, failing: Sequence[int] = ()) -> None:
+    """Answer all messages of the topic: those with these places have failed again."""
+    for place, fields in enumerate(sent_messages(stream)):
+        token = fields[b"x-poisonweb-redrive"].decode()
+        if place in failing:
+            capture(now, failure(now, bookmark=f"{place}-9", redrive=token))
+        else:
+            redrive_confirmations_by_token.confirm(tokens=[(token, "orders")], now=now)
