@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime
 
 from django.db import connection
@@ -44,6 +45,14 @@ def added(now: datetime, matcher: Matcher | str = "7-0", **changes: object) -> S
     }
     addition = skip_addition_and_removal.add(**{**defaults, **changes})  # type: ignore[arg-type] # of several kinds
     return addition.skip
+
+
+def added_with_capitals(now: datetime, name: str, **changes: object) -> Skip:
+    """Add a skip of the header `name` as the release before stored it."""
+    skip = added(now, rule(header=name, equals=str(uuid.uuid4())), **changes)
+    value = f'{{"equals":"acme","header":"{name}"}}'.encode()
+    Skip.objects.filter(pk=skip.pk).update(value=value)
+    return Skip.objects.select_related("topic").get(pk=skip.pk)
 
 
 def values(topic: str = "orders", group: str | None = None) -> list[str]:

@@ -28,6 +28,7 @@ from apps.core import notify_channel
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid
 from apps.poison.models import Poison, Skip, SkipCount, SkipList
+from apps.poison.querysets import SkipQuerySet
 from apps.poison.skip_matching import Matcher, preview
 from apps.poison.states import Because
 from apps.team.rights import Principal, Scope
@@ -190,7 +191,9 @@ def add(
             )
         else:
             skip = existing
-            _update_skip(skip, {**facts, "handler_version": handler_version})
+            facts |= {"handler_version": handler_version, "value": matcher.value}
+            _end_other_spellings(skip, principal, now=now)
+            _update_skip(skip, facts)
         skip = visible(skip_id=skip.pk, principal=principal)
         notify_channel.notify_skips(topic_id=topic.pk)
         _audit_addition(skip, renews, principal, now=now)
@@ -200,7 +203,10 @@ def add(
 
 
 def remove(*, skip_id: int, reason: str, principal: Principal, now: datetime) -> Skip:
-    """End a skip; leave one that has ended already as it is."""
+    """End a skip; leave one that has ended already as it is.
+
+    One of the same header, stored with other capitals, ends with it.
+    """
     principal.require(Scope.SKIPS_WRITE)
     skip = visible(skip_id=skip_id, principal=principal)
     _remove(skip, reason=clean_reason(reason), principal=principal, now=now)
@@ -210,16 +216,60 @@ def remove(*, skip_id: int, reason: str, principal: Principal, now: datetime) ->
 @transaction.atomic
 def _remove(skip: Skip, *, reason: str, principal: Principal, now: datetime) -> None:
     """End a skip and audit that; leave one that has ended as it is."""
-    if end(
-        topic_id=skip.topic_id,
-        skips=[skip.pk],
+    lock_lists([skip.topic_id])
+    equal_skips = _spellings_of(skip)
+    if skip in equal_skips:
+        _end_by_hand(equal_skips, reason=reason, principal=principal, now=now)
+
+
+def _end_other_spellings(skip: Skip, principal: Principal, *, now: datetime) -> None:
+    """End the active skips of the same header as one that is renewed."""
+    others = [other for other in _spellings_of(skip) if other != skip]
+    reason = f"replaced by skip {skip.pk}: header names are now stored in lower case"
+    if others:
+        _end_by_hand(others, reason=reason, principal=principal, now=now)
+
+
+def _end_by_hand(
+    skips: Sequence[Skip], *, reason: str, principal: Principal, now: datetime
+) -> None:
+    """End skips of one topic, whose list is locked, and audit each."""
+    end(
+        topic_id=skips[0].topic_id,
+        skips=[skip.pk for skip in skips],
         because=Because.REMOVED,
         actor=principal.actor,
         reason=reason,
         now=now,
-    ):
+    )
+    for skip in skips:
         _audit_skip(Action.SKIP_REMOVED, skip, principal, reason=reason, now=now)
         log.info("%s removed the skip %s of %s", principal.actor, skip, skip.topic)
+
+
+def _spellings_of(skip: Skip) -> list[Skip]:
+    """List a skip, if it is active, and those that differ in a header's capitals."""
+    matching = _active_skips_of(
+        skip.topic, consumer_group=skip.consumer_group, matcher=Matcher.of(skip)
+    )
+    same_version = matching.filter(handler_version=skip.handler_version)
+    return list(same_version.select_related("topic").order_by("pk"))
+
+
+def _active_skips_of(
+    topic: Topic, *, consumer_group: str | None, matcher: Matcher
+) -> SkipQuerySet:
+    """Return the active skips with this matcher, of all handler versions.
+
+    The releases before stored the name of a header as it was written.
+    """
+    active = Skip.objects.active().filter(
+        topic=topic, kind=matcher.kind.value, consumer_group=consumer_group
+    )
+    if matcher.kind is MatcherKind.RULE:
+        equal_ids = [skip.pk for skip in active if Matcher.of(skip) == matcher]
+        return active.filter(pk__in=equal_ids)
+    return active.filter(digest=hashlib.sha256(matcher.value).digest())
 
 
 def end(
@@ -336,12 +386,7 @@ def find_renewed(
     handler_version: str | None,
 ) -> Skip | None:
     """Find the active skip that a new one would renew or widen, or None."""
-    candidates = Skip.objects.active().filter(
-        topic=topic,
-        kind=matcher.kind.value,
-        digest=hashlib.sha256(matcher.value).digest(),
-        consumer_group=consumer_group,
-    )
+    candidates = _active_skips_of(topic, consumer_group=consumer_group, matcher=matcher)
     same = candidates.filter(handler_version=handler_version).first()
     if same is None and handler_version is None:
         same = candidates.filter(is_automatic=True).order_by("-revision").first()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import starmap
 from typing import NamedTuple, Self
 
-from django.db.models import Q
+from django.db.models import F, Q
 
 from apps.brokers.adapter_contract import Header
 from apps.brokers.models import Topic
@@ -19,6 +19,7 @@ from apps.core.errors import Invalid, Refused
 from apps.core.hashed_ids import raw, unraw
 from apps.core.text_cleaning import storable
 from apps.poison.models import Body, Poison, Skip
+from apps.poison.querysets import SkipQuerySet
 from poisonguard.contract import TEXT_LIMIT, MatcherKind
 from poisonguard.contract import Invalid as InvalidRule
 from poisonguard.skipping import content_match_rules
@@ -55,8 +56,16 @@ class Matcher:
 
     @classmethod
     def of(cls, skip: Skip) -> Self:
-        """Return the matcher that a stored skip was made from."""
-        return cls(kind=MatcherKind(skip.kind), value=bytes(skip.value))
+        """Return the matcher of a stored skip, with a header's name in lower case.
+
+        The releases before stored that name as it was written.
+        """
+        matcher = cls(kind=MatcherKind(skip.kind), value=bytes(skip.value))
+        rule = matcher.rule
+        if rule is None:
+            return matcher
+        value = content_match_rules.canonical(rule).encode()
+        return cls(kind=matcher.kind, value=value)
 
     @classmethod
     def from_poison(cls, poison: Poison, kind: MatcherKind) -> Self:
@@ -176,24 +185,32 @@ def _preview_of(
     )
 
 
+def rules_in_force(topics: Collection[int], *, now: datetime) -> SkipQuerySet:
+    """Return the skips by a rule that consumers of these topics apply now."""
+    return Skip.objects.in_force(now).filter(kind=MatcherKind.RULE, topic__in=topics)
+
+
 def rule_matches(
     *,
     last: Callable[[int], Sequence[int]],
     target_ids: Mapping[int, int],
     now: datetime,
+    latest: Mapping[int, datetime] | None = None,
 ) -> RuleMatches:
     """Find which poisons a skip by a rule would stop if they were requeued now.
 
-    Other skips let a redriven message pass. Returns the skip of each. `target_ids` maps
-    their topics to those they would be sent to; skips of other topics stop none. `last`
-    lists the ids of the last so many poisons; only the newest are tried.
+    Other skips let a redriven message pass. Returns the skip of each; one for a single
+    handler version only where no other matches. `target_ids` maps their topics to those
+    they would be sent to; skips of other topics stop none. `last` lists the ids of the
+    last so many poisons; only the newest are tried. `latest` has a time for each: skips
+    that were added later do not count.
     """
-    by_rule = Skip.objects.in_force(now).filter(
-        kind=MatcherKind.RULE, topic__in=set(target_ids.values())
+    by_rule = rules_in_force(set(target_ids.values()), now=now).order_by(
+        F("handler_version").asc(nulls_first=True), "id"
     )
     active = [
         (skip, content_match_rules.from_canonical(bytes(skip.value).decode()))
-        for skip in by_rule.select_related("topic").order_by("id")
+        for skip in by_rule.select_related("topic")
     ]
     if not active:
         return RuleMatches(looked_at=0, unread=0, skips={})
@@ -201,7 +218,9 @@ def rule_matches(
     tried, skips = 0, {}
     for message in _messages(newest, [rule for _, rule in active]):
         tried += 1
-        skip = _first_match(message, active, target_ids)
+        until = None if latest is None else latest[message.poison.pk]
+        due = [(skip, rule) for skip, rule in active if not until or skip.at <= until]
+        skip = _first_match(message, due, target_ids)
         if skip is not None:
             skips[message.poison.pk] = skip
     return RuleMatches(looked_at=tried, unread=len(newest) - tried, skips=skips)

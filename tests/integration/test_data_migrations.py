@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import datetime
 
 import pytest
 from django.db import connection
-from django.db.models import F
 
 from apps.brokers.models import Topic
 from apps.capture.models import Lane, LaneState
 from apps.core.schema_changes import migrate
-from apps.poison.models import Failure, Redrive, Skip, SkipList
+from apps.poison.models import Failure, Redrive
 from apps.poison.services.redrive_confirmations_by_token import confirm
-from apps.poison.skip_matching import Matcher
 from apps.team import services as team
 from apps.team.models import ApiKey, SignInFailures
 from apps.team.rights import Principal, Scope
 from tests.failure_report_builders import capture, failure, poisons
-from tests.skip_builders_and_list_mirror import added, rule
 from tests.triage_operation_runner import redriven
 
 
@@ -88,70 +83,6 @@ def test_a_lane_goes_back_with_a_state_that_was_known_before(
         restored = lanes.values_list("state", flat=True).get()
 
     assert restored == before
-
-
-def old_skip(
-    topic: Topic, header: str, expires_at: datetime | None, **changes: Any
-) -> Skip:
-    """Insert an active skip of a header, as the release before stored it."""
-    lists, _ = SkipList.objects.get_or_create(topic=topic)
-    SkipList.objects.filter(pk=lists.pk).update(revision=F("revision") + 1)
-    value = json.dumps(
-        {"equals": "acme", "header": header}, sort_keys=True, separators=(",", ":")
-    )
-    return Skip.objects.create(
-        topic=topic,
-        kind="rule",
-        value=value.encode(),
-        by="user:anna",
-        at=datetime.now(UTC),
-        expires_at=expires_at,
-        revision=SkipList.objects.get(topic=topic).revision,
-        **changes,
-    )
-
-
-@pytest.mark.django_db(transaction=True)
-def test_skips_of_one_header_in_several_cases_become_the_one_that_lasts_longest(
-    orders: Topic, now: datetime
-) -> None:
-    day = timedelta(days=1)
-    with schema_of("poison", "0021"):
-        first = old_skip(orders, "Tenant", now + 3 * day)
-        longest = old_skip(orders, "TENANT", now + 9 * day)
-        last = old_skip(orders, "tenant", now + 6 * day)
-        for_ever = old_skip(orders, "Tenant", None, consumer_group="billing")
-        in_group = old_skip(orders, "tenant", now, consumer_group="billing")
-        alone = old_skip(orders, "Region", None)
-
-    active = Skip.objects.active().order_by("pk")
-    assert {skip.pk: Matcher.of(skip).value for skip in active} == {
-        longest.pk: b'{"equals":"acme","header":"tenant"}',
-        for_ever.pk: b'{"equals":"acme","header":"tenant"}',
-        alone.pk: b'{"equals":"acme","header":"region"}',
-    }
-    ended = Skip.objects.exclude(removed_revision=None).order_by("removed_revision")
-    assert [(skip.pk, skip.removed_revision) for skip in ended] == [
-        (first.pk, 7),
-        (last.pk, 8),
-        (in_group.pk, 9),
-    ]
-    assert SkipList.objects.get(topic=orders).revision == 9
-    assert ended[0].removed_reason == f"skip {longest.pk} is by the same header"
-    renewed = added(now, rule(header="TenanT", equals="acme"))
-    assert renewed.pk == longest.pk
-
-
-@pytest.mark.django_db(transaction=True)
-def test_header_names_in_lower_case_stay_on_the_way_back(
-    orders: Topic, now: datetime
-) -> None:
-    skip = added(now, rule(header="Tenant", equals="acme"), topic=orders)
-
-    with schema_of("poison", "0021"):
-        skip.refresh_from_db()
-
-    assert bytes(skip.value) == b'{"equals":"acme","header":"tenant"}'
 
 
 @pytest.mark.django_db(transaction=True)

@@ -204,6 +204,11 @@ class Skip(models.Model):
                 name="poison_skip_suspected",
                 condition=Q(is_suspected=True, removed_revision=None),
             ),
+            models.Index(
+                fields=["topic"],
+                name="poison_skip_rules",
+                condition=Q(kind=MatcherKind.RULE.value, removed_revision=None),
+            ),
         ]
 
     def __str__(self) -> str:
