@@ -13,6 +13,11 @@ def silent_before(now: datetime) -> datetime:
     return now - SILENT_AFTER
 
 
+def silent_from(sent_at: datetime) -> datetime:
+    """Return the moment from which a redrive of then is silent if it is unanswered."""
+    return sent_at + SILENT_AFTER
+
+
 class PoisonState(StrEnum):
     OPEN = "open"
     REDRIVING = "redriving"

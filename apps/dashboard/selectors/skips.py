@@ -38,6 +38,7 @@ from apps.poison.querysets import SkipQuerySet
 from apps.poison.skip_matching import Matcher, RuleMatches
 from apps.poison.states import Because
 from apps.team.rights import Principal
+from apps.triage.services import requeues_in_vain
 from poisonguard.contract import MatcherKind
 from poisonguard.skipping.content_match_rules import HeaderRule
 
@@ -158,16 +159,19 @@ class UnansweredMatches:
     """The messages of an operation without an answer that active rules match.
 
     Each skip comes with the number of messages that it is the first to match.
+    `first` is how many messages were to be looked at, where there may be more.
     """
 
     looked_at: int
     unread: int
     number: int
     skips: list[tuple[SkipRow, int]]
+    first: int | None
 
     @classmethod
     def of(cls, matches: RuleMatches, *, now: datetime) -> UnansweredMatches:
         """Describe for a page which skips match messages without an answer."""
+        chosen = matches.looked_at + matches.unread
         return cls(
             looked_at=matches.looked_at,
             unread=matches.unread,
@@ -176,6 +180,7 @@ class UnansweredMatches:
                 (SkipRow.of(each.skip, now=now), each.number)
                 for each in matches.most_frequent
             ],
+            first=chosen if chosen >= requeues_in_vain.MOST_UNANSWERED else None,
         )
 
 

@@ -13,22 +13,20 @@ from functools import partial
 from apps.brokers.models import Topic
 from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.poison import skip_matching
-from apps.poison.models import Poison
 from apps.poison.skip_matching import RuleMatches
-from apps.poison.states import RedriveOutcome
+from apps.poison.states import RedriveOutcome, silent_from
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
-from apps.triage.operation_states import Verb
+from apps.triage.operation_states import FINISHED, Verb
+from apps.triage.preview_breakdown import ItemBreakdown
 from apps.triage.progress import ItemTally
 from apps.triage.services import previews
 from apps.triage.services.operation_redirects import target_of_each
 from apps.triage.services.previews import PreviewSummary
 
 NO_MATCHES = RuleMatches(looked_at=0, unread=0, skips={})
-# What became of a message that was sent, and of which no consumer has told the result.
-UNANSWERED = (RedriveOutcome.SENT, RedriveOutcome.MOVED)
-# Messages without an answer that are looked at: the page of an operation polls.
-MOST_UNANSWERED = 200
+# Messages without an answer that are looked at: the page reads them each time.
+MOST_UNANSWERED = 50
 
 
 def of_preview(summary: PreviewSummary, *, now: datetime) -> RuleMatches | TooSlow:
@@ -59,27 +57,49 @@ def of_operation(
 ) -> RuleMatches | TooSlow:
     """Find which messages without an answer consumers pass over, as rules match them.
 
-    The first of them are looked at: those that a redrive sent, and of which no consumer
-    has told that it handled the message or failed.
+    The first of them are looked at, once the redrive is over: while it runs, its page
+    polls. Those that went to another topic are left out: no answer to them is due.
     """
-    if operation.verb != Verb.REDRIVE:
-        return NO_MATCHES
-    if not any(tally.counts[outcome] for outcome in UNANSWERED):
+    is_redrive_over = operation.verb == Verb.REDRIVE and operation.state in FINISHED
+    if not is_redrive_over or not tally.counts[RedriveOutcome.SENT]:
         return NO_MATCHES
     return unless_slow(partial(_matches_of_operation, operation, now=now))
 
 
 def _matches_of_operation(operation: Operation, *, now: datetime) -> RuleMatches:
-    unanswered = standings_of(operation, standings=UNANSWERED, limit=MOST_UNANSWERED)
-    ids = [item.poison for item in unanswered if item.poison is not None]
-    topics = (
-        Poison.objects.filter(pk__in=ids).order_by().values_list("topic", flat=True)
+    """Match a redrive's first messages without an answer with the rules in force.
+
+    A skip that was added when the message was silent already does not explain that.
+    """
+    targets = _targets_that_answer(operation)
+    if not skip_matching.rules_in_force(targets.keys(), now=now).exists():
+        return NO_MATCHES
+    unanswered = standings_of(
+        operation, standings=[RedriveOutcome.SENT], limit=MOST_UNANSWERED
     )
+    latest = {
+        item.poison: silent_from(item.sent_at)
+        for item in unanswered
+        if item.poison is not None and item.sent_at is not None
+    }
     return skip_matching.rule_matches(
-        last=lambda most: ids[:most],
-        target_ids=_visible_targets(operation, list(topics.distinct())),
+        last=lambda most: list(latest)[:most],
+        target_ids=targets,
         now=now,
+        latest=latest,
     )
+
+
+def _targets_that_answer(operation: Operation) -> Mapping[int, int]:
+    """Map the topics whose messages a redrive sent back to them, each to itself."""
+    stored = operation.breakdown
+    breakdown = (
+        ItemBreakdown(topic_ids=None)  # of the release before
+        if stored is None
+        else ItemBreakdown.from_json(stored)
+    )
+    targets = _visible_targets(operation, previews.topics_of(operation, breakdown))
+    return {topic: target for topic, target in targets.items() if topic == target}
 
 
 def _visible_targets(operation: Operation, topics: Sequence[int]) -> Mapping[int, int]:
