@@ -22,6 +22,7 @@ from apps.api.request_exceptions import (
     UnknownEncoding,
     Unreadable,
 )
+from apps.api.selectors import triage_operations
 from apps.api.serializers.operation_previews import Preview
 from apps.core import clock
 from apps.core.errors import (
@@ -34,6 +35,7 @@ from apps.core.errors import (
 )
 from apps.core.request_id_and_proxy_warning_middleware import request_id
 from apps.core.text_cleaning import storable
+from apps.team.rights import Principal
 from apps.triage.errors import Stale
 from apps.triage.services.previews import summarize
 
@@ -75,7 +77,7 @@ def problem(error: Exception, context: Mapping[str, Any]) -> Response:
         "detail": storable(_detail(error, status)),
         "errors": _member_errors(error),
         "request_id": request_number,
-        **_extensions(error),
+        **_extensions(error, context),
     }
     return Response(
         members, status=status, headers=_headers(error), content_type=MEDIA_TYPE
@@ -126,7 +128,7 @@ def _member_errors(error: Exception) -> list[dict[str, str]]:
     ]
 
 
-def _extensions(error: Exception) -> dict[str, object]:
+def _extensions(error: Exception, context: Mapping[str, Any]) -> dict[str, object]:
     """Return an error's member `preview`: a new one where the confirmed one is stale.
 
     Return {} for any other error.
@@ -136,7 +138,11 @@ def _extensions(error: Exception) -> dict[str, object]:
     if error.new_preview is None:
         return {"preview": None}
     summary = summarize(operation=error.new_preview)
-    return {"preview": Preview(summary, context={"now": clock.now()}).data}
+    principal: Principal = context["request"].auth
+    now = clock.now()
+    skipped_again = triage_operations.skipped_again(summary, principal, now=now)
+    data = Preview(summary, context={"now": now, "skipped_again": skipped_again}).data
+    return {"preview": data}
 
 
 def _headers(error: Exception) -> dict[str, str]:

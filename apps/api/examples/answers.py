@@ -134,7 +134,9 @@ PREVIEW: Final[Value] = {
         "count": 1,
         "looked_at": 1,
         "unread": 0,
-        "skips": [{"id": 12, "topic": "orders-later", "count": 1}],
+        "skips": [
+            {"id": 12, "topic": "orders-later", "handler_version": None, "count": 1}
+        ],
     },
     "redirects": [{"topic": "orders", "to": "orders-later"}],
     "elsewhere": [],

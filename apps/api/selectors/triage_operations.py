@@ -8,13 +8,15 @@ from datetime import datetime
 
 from apps.api.keyset_pagination import DEFAULT_LIMIT, Page, PageWindow
 from apps.core.errors import Absent
+from apps.core.statement_timeouts import TooSlow
+from apps.poison.skip_matching import RuleMatches
 from apps.poison.states import RedriveOutcome
-from apps.team.rights import Principal
+from apps.team.rights import Principal, Scope
 from apps.triage.item_standings import ItemStanding, listed_items, standings_of
 from apps.triage.models import Operation
 from apps.triage.operation_states import ItemState, OperationGroup
 from apps.triage.progress import OperationProgress, progress_of
-from apps.triage.services import previews
+from apps.triage.services import previews, requeues_in_vain
 from apps.triage.services.earlier_layout_conversion import convert_preview
 from apps.triage.services.previews import PreviewSummary
 
@@ -100,6 +102,19 @@ def preview(token: uuid.UUID, principal: Principal) -> PreviewSummary:
     if operation is None:
         raise Absent("This is not the token of a preview of yours; make a new one.")
     return previews.summarize(operation=convert_preview(operation))
+
+
+def skipped_again(
+    summary: PreviewSummary, principal: Principal, *, now: datetime
+) -> RuleMatches | None:
+    """Match a preview's messages with rules; None if it takes too long.
+
+    None also for a principal that may not read skips.
+    """
+    if not principal.may(Scope.SKIPS_READ):
+        return None
+    matches = requeues_in_vain.of_preview(summary, now=now)
+    return None if isinstance(matches, TooSlow) else matches
 
 
 def _reasons(operation: Operation, standing: str) -> list[tuple[int, str]]:

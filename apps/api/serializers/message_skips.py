@@ -117,7 +117,8 @@ class RenewedTerms(Schema):
 class AddedSkip(Skip):
     renews = RenewedTerms(
         allow_null=True,
-        help_text="what the active skip with this matcher was before; null: it is new",
+        help_text="what the active skip with this matcher was before; null: it is new,"
+        " or the key is without skips:read",
     )
 
 

@@ -36,7 +36,6 @@ from apps.poison.query_language import MAX_ID
 from apps.redelivery.delivery_filters import PARAMETERS
 from apps.redelivery.services import delivery_items
 from apps.triage.operation_states import Verb
-from apps.triage.services import requeues_in_vain
 from apps.triage.services.pacing import HIGHEST_RATE
 from apps.triage.services.previews import MOST_IDS, SelectionRequest
 
@@ -153,6 +152,11 @@ class Elsewhere(Schema):
 class SkipByRule(Schema):
     id = Number(source="skip.pk")
     topic = Text(source="skip.topic.name", help_text="whose consumers skip")
+    handler_version = Text(
+        source="skip.handler_version",
+        allow_null=True,
+        help_text="the only one that skips; null: all versions",
+    )
     count = Number(source="number", help_text="messages that it is the first to match")
 
 
@@ -166,9 +170,8 @@ class SkippedAgain(Schema):
         help_text="the 20 that match most; remove them before a requeue",
     )
 
-    def get_attribute(self, instance: Any) -> Any:
-        matches = requeues_in_vain.of_preview(instance, now=self.context["now"])
-        return None if isinstance(matches, TooSlow) else matches
+    def get_attribute(self, instance: Any) -> Any:  # noqa: ARG002
+        return self.context["skipped_again"]
 
 
 class RedirectedTopic(TupleSchema):
@@ -218,7 +221,8 @@ class Preview(Schema):
     skipped_again = SkippedAgain(
         allow_null=True,
         help_text="of a redrive, messages that consumers would pass over again, because"
-        " a skip by a rule is active; null where matching took too long",
+        " a skip by a rule is active; null where matching took too long, and for a key"
+        " without skips:read",
     )
     redirects = RedirectedTopic(
         source="redirected_topics",

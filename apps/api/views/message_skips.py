@@ -88,7 +88,8 @@ class Skips(View):
     def post(self, request: Request) -> Response:
         """Adds a skip; the same matcher for the same group and version renews it.
 
-        A renewed skip has the new values; `renews` has those that it had.
+        A renewed skip has the new values; `renews` has those that it had, for a key
+        that may read skips.
         A rule that matches each of the last 200 messages, or more, is refused unless
         `everything` is true.
         """
@@ -101,6 +102,8 @@ class Skips(View):
         skip, renews = skip_addition_and_removal.add(
             topic=topic, **members, principal=self.principal, now=clock.now()
         )
+        if not self.principal.may(Scope.SKIPS_READ):
+            renews = None
         where = reverse("api-skip", args=[skip.pk])
         return Response(
             shapes.added_skip(ListedSkip.of(skip), renews),

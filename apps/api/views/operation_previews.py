@@ -14,7 +14,7 @@ from apps.api.selectors import triage_operations
 from apps.api.serializers import operation_previews as serializers
 from apps.api.views.base import View
 from apps.core import clock
-from apps.team.rights import Scope
+from apps.team.rights import Principal, Scope
 from apps.triage import operation_enqueueing
 from apps.triage.services import previews
 from apps.triage.services.previews import PreviewSummary
@@ -44,7 +44,8 @@ class Preview(View):
         operation = operation_enqueueing.preview(
             selection=selection, principal=self.principal, now=now
         )
-        return preview_response(previews.summarize(operation=operation), now=now)
+        summary = previews.summarize(operation=operation)
+        return preview_response(summary, self.principal, now=now)
 
     @describe_call(
         "readPreview",
@@ -55,10 +56,13 @@ class Preview(View):
     )
     def get(self, request: Request) -> Response:
         token = serializers.PreviewParams.parse_query(request.query_params)
-        return preview_response(
-            triage_operations.preview(token, self.principal), now=clock.now()
-        )
+        summary = triage_operations.preview(token, self.principal)
+        return preview_response(summary, self.principal, now=clock.now())
 
 
-def preview_response(summary: PreviewSummary, *, now: datetime) -> Response:
-    return Response(serializers.Preview(summary, context={"now": now}).data)
+def preview_response(
+    summary: PreviewSummary, principal: Principal, *, now: datetime
+) -> Response:
+    skipped_again = triage_operations.skipped_again(summary, principal, now=now)
+    context = {"now": now, "skipped_again": skipped_again}
+    return Response(serializers.Preview(summary, context=context).data)

@@ -238,7 +238,8 @@ class RetryFailed(View):
             principal=self.principal,
             now=now,
         )
-        return preview_response(summarize(operation=operation), now=now)
+        summary = summarize(operation=operation)
+        return preview_response(summary, self.principal, now=now)
 
 
 class Undo(View):

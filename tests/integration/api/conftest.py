@@ -26,7 +26,10 @@ def caller(db: None) -> Caller:
 
 @pytest.fixture
 def operations_caller(db: None) -> Caller:
-    return program(Scope.OPERATIONS_READ, Scope.OPERATIONS_WRITE, Scope.POISONS_READ)
+    return program(
+        *(Scope.OPERATIONS_READ, Scope.OPERATIONS_WRITE),
+        *(Scope.POISONS_READ, Scope.SKIPS_READ),
+    )
 
 
 @pytest.fixture

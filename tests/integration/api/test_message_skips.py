@@ -88,6 +88,16 @@ def test_a_renewed_skip_is_answered_with_what_it_was(
     }
 
 
+def test_a_key_that_may_not_read_skips_is_not_told_what_a_renewed_one_was() -> None:
+    writer = program(Scope.SKIPS_WRITE)
+    first = writer.post("skips", new(reason="it kills")).json
+
+    second = writer.post("skips", new(reason="for good")).json
+
+    assert (second["id"], second["reason"]) == (first["id"], "for good")
+    assert second["renews"] is None
+
+
 @pytest.mark.parametrize("value", ["a\0b", "\ud800", "b" * 100_000, "é/ %", "{}"])
 def test_a_bookmark_of_any_characters_is_returned_as_it_was(
     guard: Caller, value: str

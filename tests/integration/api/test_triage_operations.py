@@ -111,13 +111,19 @@ def test_a_preview_names_what_failed_in_another_queue(
     assert drop_["elsewhere"] == chosen["elsewhere"] == []
 
 
-def skip_of_tenant(tenant: str, now: datetime, topic: str = "orders") -> Skip:
+def skip_of_tenant(
+    tenant: str,
+    now: datetime,
+    topic: str = "orders",
+    handler_version: str | None = None,
+) -> Skip:
     """Add a skip of all messages of a tenant, by a rule."""
     rule = {"header": "tenant", "equals": tenant}
     addition = skip_addition_and_removal.add(
         topic=Topic.objects.get(name=topic),
         consumer_group=None,
         matcher=Matcher.parse({"kind": "rule", "value": rule}),
+        handler_version=handler_version,
         reason="it kills",
         principal=Principal(actor=Actor.user("anna"), scopes=frozenset(Scope)),
         now=now,
@@ -131,7 +137,8 @@ def test_a_preview_counts_the_messages_that_a_rule_skips_again(
     poisons(now, 2, headers=[("tenant", b"acme")])
     poisons(now, 1, headers=[("tenant", b"zeta")])
     poisons(now, 1, headers=[("tenant", b"else")])
-    zeta, acme = (skip_of_tenant(tenant, now) for tenant in ("zeta", "acme"))
+    zeta = skip_of_tenant("zeta", now, handler_version="2")
+    acme = skip_of_tenant("acme", now)
 
     redrive, drop_ = (
         preview(operations_caller, verb=verb).json for verb in ("redrive", "drop")
@@ -144,8 +151,8 @@ def test_a_preview_counts_the_messages_that_a_rule_skips_again(
         "looked_at": 4,
         "unread": 0,
         "skips": [
-            {"id": acme.pk, "topic": "orders", "count": 2},
-            {"id": zeta.pk, "topic": "orders", "count": 1},
+            {"id": acme.pk, "topic": "orders", "handler_version": None, "count": 2},
+            {"id": zeta.pk, "topic": "orders", "handler_version": "2", "count": 1},
         ],
     }
     assert drop_["skipped_again"] == {
@@ -169,7 +176,9 @@ def test_a_preview_looks_for_rules_where_the_policy_of_a_topic_sends_its_message
     at_last = preview(operations_caller, verb="redrive").json["skipped_again"]
 
     assert at_first["count"] == 0
-    assert at_last["skips"] == [{"id": there.pk, "topic": "later", "count": 1}]
+    assert [(each["id"], each["topic"]) for each in at_last["skips"]] == [
+        (there.pk, "later")
+    ]
 
 
 def test_a_preview_under_a_key_for_a_topic_names_no_skip_of_another_topic(
@@ -179,9 +188,46 @@ def test_a_preview_under_a_key_for_a_topic_names_no_skip_of_another_topic(
     later = Topic.objects.create(name="later", native_name="later")
     Topic.objects.filter(name="orders").update(requeue_topic=later)
     skip_of_tenant("acme", now, topic="later")
-    caller = program(Scope.OPERATIONS_WRITE, topics=("orders",))
+    scopes = (Scope.OPERATIONS_WRITE, Scope.SKIPS_READ)
+    caller = program(*scopes, topics=("orders",))
 
     assert preview(caller, verb="redrive").json["skipped_again"]["count"] == 0
+
+
+def test_a_preview_tells_nothing_of_skips_to_a_key_that_may_not_read_them(
+    operations_caller: Caller, now: datetime
+) -> None:
+    (poison,) = poisons(now, 1, headers=[("tenant", b"acme")])
+    skip_of_tenant("acme", now)
+    caller = program(Scope.OPERATIONS_READ, Scope.OPERATIONS_WRITE)
+
+    stale = preview(caller, verb="redrive").json
+    again = caller.get("operations/preview", token=stale["token"]).json
+    Operation.objects.update(expires_at=now - timedelta(seconds=1))
+    renewed = confirm(caller, stale["token"]).json["preview"]
+    operation = confirm(caller, renewed["token"]).json["id"]
+    run(operation)
+    refused = {"standings": ["refused"]}
+    retry = caller.post(f"operations/{operation}/retry-failed", refused).json
+
+    for each in (stale, again, renewed, retry):
+        assert each["will_act"] == 1
+        assert each["skipped_again"] is None
+    allowed = preview(operations_caller, verb="redrive", ids=[poison.pk]).json
+    assert allowed["skipped_again"]["count"] == 1
+
+
+def test_a_new_preview_for_a_stale_one_counts_what_a_rule_skips_again(
+    operations_caller: Caller, now: datetime
+) -> None:
+    poisons(now, 1, headers=[("tenant", b"acme")])
+    skip_of_tenant("acme", now)
+    token = preview(operations_caller, verb="redrive").json["token"]
+    Operation.objects.update(expires_at=now - timedelta(seconds=1))
+
+    renewed = confirm(operations_caller, token).json["preview"]
+
+    assert renewed["skipped_again"]["count"] == 1
 
 
 def test_skips_that_take_too_long_to_match_are_null_in_a_preview(
