@@ -63,7 +63,10 @@ LIFETIMES: Mapping[str, tuple[str, timedelta | None]] = {
     "ever": ("until a person removes it", None),
 }
 DEFAULT_LIFETIME = "month"
-_CHANGED = "The skip is not what you looked at any more: this is what it matches now."
+_CHANGED = (
+    "The skip, or the active one that it would renew, has changed since you looked."
+    " This is how it is now; it was not added."
+)
 
 
 class SkipForm(forms.Form):

@@ -130,7 +130,9 @@ def test_the_preview_names_the_active_skip_that_it_renews(
     assert f"until {utc(expiry)}. Its reason" in words(page)
     assert f"Renew skip {existing.pk}: " in page
     assert outdated.status_code == 409
-    assert "not what you looked at" in outdated.content.decode()
+    assert "or the active one that it would renew, has changed" in words(
+        outdated.content.decode()
+    )
     assert done["Location"] == f"/skips/{existing.pk}"
     entry = Entry.objects.get(action="skip.renewed")
     assert (entry.detail["before"]["reason"], entry.reason) == ("<b>mended", "it kills")
@@ -242,7 +244,7 @@ def test_only_the_previewed_skip_is_added(anna: Client, now: datetime) -> None:
     ]
 
     assert [response.status_code for response in refused] == [409] * 5
-    assert "not what you looked at" in refused[2].content.decode()
+    assert "has changed since you looked" in refused[2].content.decode()
     assert "0 of the last 1 message" in words(refused[2].content.decode())
     assert not Skip.objects.exists()
 
