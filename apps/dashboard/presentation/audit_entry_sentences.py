@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.dashboard.presentation.audit_entry_changes import changes
+from apps.dashboard.presentation.moments import utc
 from apps.dashboard.presentation.plurals import counted_noun as plural
 from apps.team.sign_in_attempts import UNKNOWN
 
@@ -54,11 +56,7 @@ class Facts:
     @property
     def who(self) -> str:
         """Return who acted in an audit entry, as a subject: a name, or "The key x"."""
-        kind, _, name = str(self.entry.actor).partition(":")
-        name = shorten(name or kind)
-        if kind == "key":
-            return f"The key {name}"
-        return f"Poisonweb ({name})" if kind == "system" else name
+        return _name_of(self.entry.actor, key="The key")
 
     @property
     def subject(self) -> str:
@@ -88,6 +86,15 @@ class Facts:
         value = self.detail.get(name)
         number = value if isinstance(value, int) else 0
         return plural(number, noun)
+
+
+def _name_of(actor: object, *, key: str) -> str:
+    """Return the name of an actor; `key` are the words before the name of a key."""
+    kind, _, name = str(actor).partition(":")
+    name = shorten(name or kind)
+    if kind == "key":
+        return f"{key} {name}"
+    return f"Poisonweb ({name})" if kind == "system" else name
 
 
 def sentence(entry: Entry) -> str:
@@ -430,7 +437,26 @@ def _skip_added(facts: Facts) -> str:
 
 
 def _skip_renewed(facts: Facts) -> str:
-    return f"{facts.who} renewed skip {facts.subject}{_of_skip(facts)}"
+    skip = f"{facts.subject}{_of_skip(facts)}"
+    return f"{facts.who} renewed skip {skip}{_earlier_terms(facts)}"
+
+
+def _earlier_terms(facts: Facts) -> str:
+    """Say who had added a renewed skip, and until when; "" if the entry lacks it."""
+    before = facts.detail.get("before")
+    if not isinstance(before, Mapping) or not before.get("by"):
+        return ""
+    end = before.get("expires_at")
+    until = _time_of(str(end)) if end else "a person removes it"
+    return f", which {_name_of(before['by'], key='the key')} had added until {until}"
+
+
+def _time_of(text: str) -> str:
+    """Write a time of an audit entry as pages do; shorten a text of another kind."""
+    try:
+        return utc(datetime.fromisoformat(text).astimezone(UTC))
+    except (ValueError, OverflowError):
+        return shorten(text)
 
 
 def _skip_removed(facts: Facts) -> str:

@@ -129,6 +129,34 @@ def written(
     return audit.record(action=action, subject=subject, **values)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("before", "end"),
+    [
+        (
+            {"by": "key:ci", "expires_at": "soon"},
+            ", which the key ci had added until soon",
+        ),
+        (
+            {"by": "system:capture", "expires_at": "0001-01-01T00:00:00+23:00"},
+            ", which Poisonweb (capture) had added until 0001-01-01T00:00:00+23:00",
+        ),
+        ({"by": "user:bob"}, ", which bob had added until a person removes it"),
+        ({"expires_at": "soon"}, ""),
+        (["bob"], ""),
+    ],
+)
+def test_an_unusual_entry_of_a_renewed_skip_has_a_sentence(
+    now: datetime, before: object, end: str
+) -> None:
+    detail = {"topic": "orders", "before": before}
+    number = written(Action.SKIP_RENEWED, "skip:5", now, detail=detail)
+
+    assert (
+        sentence(Entry.objects.get(seq=number))
+        == f"anna renewed skip 5 of the topic orders{end}"
+    )
+
+
 def test_every_action_has_a_sentence_of_its_own() -> None:
     wordless = [action for action in Action if action.value in bare_sentence(action)]
 

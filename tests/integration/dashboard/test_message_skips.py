@@ -151,12 +151,19 @@ def test_the_page_of_a_renewed_skip_says_who_renewed_it_and_what_it_was(
     anna: Client, now: datetime
 ) -> None:
     matcher = rule(header="tenant", equals="acme")
-    existing = skip(now, matcher=matcher, reason="it kills")
-    skip(now, matcher=matcher, reason="for good")
+    expiry = now + timedelta(days=3)
+    olga = Principal(actor=Actor.user("olga"), scopes=frozenset(Scope))
+    existing = skip(now, matcher=matcher, reason="it kills", expires_at=expiry)
+    skip(now, matcher=matcher, reason="for good", principal=olga)
+    skip(now, matcher=matcher, reason="until the repair", expires_at=expiry)
 
     page = words(get(anna, f"/skips/{existing.pk}"))
 
+    topic = "of the topic orders, which"
+    assert f"olga renewed skip {existing.pk} by rule" in page
+    assert f"{topic} anna had added until {utc(expiry)}: “for good”" in page
     assert f"anna renewed skip {existing.pk} by rule" in page
+    assert f"{topic} olga had added until a person removes it: “until the" in page
 
 
 @pytest.mark.parametrize(
