@@ -128,10 +128,15 @@ def test_what_was_sent_to_another_topic_is_left_out_as_no_answer_is_due(
 
 
 def test_what_a_policy_sent_elsewhere_is_left_out_beside_what_stayed(
-    orders: Topic, stream: Redis, operator: Principal, now: datetime
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    of_tenants(now, "acme")
+    monkeypatch.setattr(requeues_in_vain, "MOST_UNANSWERED", 1)
     poisons(now, 1, topic="later", headers=[("tenant", b"acme")])
+    of_tenants(now, "acme")
     later = Topic.objects.filter(name="later")
     later.update(requeue_topic=orders, broker=orders.broker)
     skip = added(now, rule(header="tenant", equals="acme"), topic=orders)
@@ -181,11 +186,15 @@ def test_messages_are_not_read_where_no_rule_is_in_force(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     of_tenants(now, "acme")
-    added(now, rule(header="tenant", equals="acme"), topic=topic_named("payments"))
+    poisons(now, 1, topic="moved", headers=[("tenant", b"acme")])
+    Topic.objects.filter(name="moved").update(requeue_topic=topic_named("later"))
+    for name in ("payments", "moved", "later"):
+        topic = topic_named(name)
+        added(now, rule(header="tenant", equals="acme"), topic=topic)
     expiry = now + timedelta(hours=1)
     added(now, rule(header="tenant", equals="acme"), expires_at=expiry)
     added(now, "7-0")
-    operation = requeue(operator, now)
+    operation = requeue(operator, now, query=Query.parse(""))
     reads = []
 
     def note_read(of: Operation, **choice: Any) -> list[ItemStanding]:
