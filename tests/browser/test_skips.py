@@ -37,12 +37,20 @@ def test_a_skip_is_looked_at_made_with_a_reason_and_removed(
     page.locator("td.what a", has_text="nobody's").first.click()
     await_heading(page, "Handle it again")
     after_adding = faults(page)
+    skip = page.url
+    page.goto("/skips/new?topic=orders")
+    look_at_a_skip(page)
+    renewal = page.get_by_role("button", name="Renew skip").bounding_box()
+    looked_again = faults(page)
+    page.goto(skip)
     page.get_by_label("Reason").fill("tried")
     page.get_by_role("button", name="Remove this skip").click()
     await_heading(page, "Skips")
     page.goto("/skips?everything=1")
 
-    assert (looked, after_adding) == ([], [])
+    assert (looked, after_adding, looked_again) == ([], [], [])
+    assert renewal is not None
+    assert renewal["x"] + renewal["width"] < size["width"]
     expect(page.locator("td.what a", has_text="nobody's").first).to_be_visible()
 
 

@@ -128,7 +128,7 @@ def test_the_preview_names_the_active_skip_that_it_renews(
     assert f'<a href="/skips/{existing.pk}">skip {existing.pk}</a> by user:anna' in page
     assert "Its reason: &lt;b&gt;mended" in page
     assert f"until {utc(expiry)}. Its reason" in words(page)
-    assert f"Renew skip {existing.pk}: " in page
+    assert f">Renew skip {existing.pk}</button>" in page
     assert outdated.status_code == 409
     assert "or the active one that it would renew, has changed" in words(
         outdated.content.decode()
@@ -144,7 +144,9 @@ def test_the_form_finds_the_active_skip_of_a_header_in_another_case(
     of_tenant(now, "acme")
     existing = skip(now, matcher=rule(header="TENANT", equals="acme"))
 
-    assert f"Renew skip {existing.pk}: " in look(anna, {**RULE, "where": "Tenant"})
+    assert f">Renew skip {existing.pk}</button>" in look(
+        anna, {**RULE, "where": "Tenant"}
+    )
 
 
 def test_the_page_of_a_renewed_skip_says_who_renewed_it_and_what_it_was(
