@@ -10,16 +10,24 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from kazoo.client import KazooClient
+from kazoo.protocol.serialization import (
+    Close,
+    Connect,
+    int_int_struct,
+    int_struct,
+)
 
 from poisonweb.embedded.free_ports import LOOPBACK, free_port
 from spark import java_discovery
-from tests.waiting import await_start
+from tests.waiting import await_start, wait_until
 
 LIBRARIES = (
     *("zookeeper-3", "zookeeper-jute-", "slf4j-api-", "metrics-core-", "snappy-java-"),
@@ -30,6 +38,9 @@ LIBRARIES = (
 )
 # A start is short: a compiler that optimises does not pay off.
 JAVA = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+SESSION_MILLISECONDS = 10_000
+# Its length, the version of the protocol, the session's time-out and id.
+CONNECT_ANSWER = struct.Struct("!iiiq")
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 CONFIGURATION = """
 tickTime=500
@@ -107,11 +118,26 @@ class ZooKeeperServer:
         self.kill()
 
     def expire(self, client: KazooClient) -> None:
-        """End a ZooKeeper client's session, from another one that takes it over."""
-        other = KazooClient(hosts=self.hosts, client_id=client.client_id)
-        other.start()
-        other.stop()
-        other.close()
+        """End a ZooKeeper client's session."""
+        wait_until(partial(self._ends_session, *client.client_id))
+
+    def _ends_session(self, session: int, password: bytes) -> bool:
+        """End a session, by a connection that takes it over; False if that failed.
+
+        The session's client connects again at once. So that it does not take the
+        session back, one packet asks for the session and for its end.
+        """
+        take_over = Connect(0, 0, SESSION_MILLISECONDS, session, password, False)
+        requests = (bytes(take_over.serialize()), int_int_struct.pack(1, Close.type))
+        packet = b"".join(int_struct.pack(len(each)) + each for each in requests)
+        with socket.create_connection((LOOPBACK, self.port), timeout=60) as link:
+            link.sendall(packet)
+            answers = b"".join(iter(lambda: link.recv(65_536), b""))
+        if len(answers) < CONNECT_ANSWER.size:
+            return False
+        length, _, timeout, _ = CONNECT_ANSWER.unpack_from(answers)
+        was_gone: bool = timeout == 0
+        return was_gone or len(answers) > int_struct.size + length
 
     def watches(self) -> int:
         """Return how many watches all ZooKeeper sessions have."""
