@@ -170,7 +170,7 @@ class SkippedAgain(Schema):
         help_text="the 20 that match most; remove them before a requeue",
     )
 
-    def get_attribute(self, instance: Any) -> Any:  # noqa: ARG002
+    def get_attribute(self, _: Any) -> Any:
         return self.context["skipped_again"]
 
 
