@@ -57,12 +57,12 @@ def fill(number: int) -> None:
     from django.db import connection
 
     from apps.brokers.services.topics_and_routing_publisher import topics_named
-    from apps.poison import skip_addition_and_removal
+    from apps.poison import skip_list_revisions
 
     topic = topics_named(names=[TOPIC])[TOPIC]
     with connection.cursor() as cursor:
         cursor.execute(_FILL, {"topic": topic.pk, "number": number})
-        skip_addition_and_removal.lock_lists([topic.pk])
+        skip_list_revisions.lock_lists([topic.pk])
         cursor.execute("UPDATE poison_skip_list SET revision = %s", [number])
         cursor.execute("ANALYZE poison_skip")
 

@@ -15,7 +15,7 @@ from apps.capture.intake import (
     repeat_folding,
 )
 from apps.core import clock
-from apps.poison import skip_addition_and_removal
+from apps.poison import skip_expiry_and_pruning
 from apps.poison.services import counts, failure_count_gathering
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def end_skips() -> None:
     """
     now = clock.now()
     expired, passed = (
-        skip_addition_and_removal.expire(now=now),
+        skip_expiry_and_pruning.expire(now=now),
         automatic_skips.end_passed(now=now),
     )
     if expired or passed:
@@ -69,7 +69,7 @@ def end_skips() -> None:
 @shared_task(name="apps.capture.tasks.forget_skips")
 def forget_skips() -> None:
     """Delete the automatic skips that ended long ago."""
-    skip_addition_and_removal.prune(now=clock.now())
+    skip_expiry_and_pruning.prune(now=clock.now())
 
 
 @shared_task(name="apps.capture.tasks.gather_counts")

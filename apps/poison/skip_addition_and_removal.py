@@ -1,33 +1,28 @@
-"""Change the skip list: which messages consumers skip, with a revision per change.
-
-Every change locks the list of its topic, takes the next revision, and keeps the lock
-until it commits. So a reader that has all of revision n, and then asks for the changes
-after n, misses none. Lists are locked in the order of their topics' ids, and skips in
-the order of theirs.
+"""Add skips for people, renew and remove them: each change with its audit entry.
 
 Consumers read the list through `skip_list_for_consumers`; `skip_counts` counts what
-they skipped.
+they skipped. `skip_list_revisions` gives each change its revision.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import F
 
 from apps.audit import services as audit
 from apps.audit.services import Action, clean_reason
 from apps.brokers.models import Topic
 from apps.core import notify_channel
-from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid
-from apps.poison.models import Poison, Skip, SkipCount, SkipList
+from apps.poison import skip_list_revisions
+from apps.poison.models import Poison, Skip, SkipList
 from apps.poison.querysets import SkipQuerySet
 from apps.poison.skip_matching import Matcher, preview
 from apps.poison.states import Because
@@ -37,55 +32,8 @@ from poisonguard.contract import MatcherKind
 log = logging.getLogger(__name__)
 
 DISPLAY_STATES = 300
-BATCH_SIZE = 1_000
 # A rule that matches all of this many messages is probably a mistake.
 OVERBROAD_AFTER = 200
-# How long ended automatic skips and skip counts stay: readers and retries may be late.
-RETENTION = timedelta(days=30)
-
-_TAKE = """
-INSERT INTO poison_skip_list (topic_id, revision) VALUES (%s, 1)
-ON CONFLICT (topic_id) DO UPDATE SET revision = poison_skip_list.revision + 1
-RETURNING revision
-"""
-
-_END = """
-WITH locked AS (
-    SELECT id, is_automatic FROM poison_skip
-    WHERE topic_id = %(topic)s AND id = ANY(%(skips)s) AND removed_revision IS NULL
-    ORDER BY id FOR NO KEY UPDATE
-), due AS (
-    SELECT id, is_automatic, row_number() OVER (ORDER BY id) AS place FROM locked
-), ended AS (
-    UPDATE poison_skip SET removed_revision = list.revision + due.place,
-           removed_at = %(now)s, removed_by = %(by)s, because = %(because)s,
-           removed_reason = %(reason)s
-    FROM due, poison_skip_list list
-    WHERE poison_skip.id = due.id AND list.topic_id = %(topic)s
-)
-UPDATE poison_skip_list list SET revision = list.revision + totals.number,
-       automatic = list.automatic - totals.automatic
-FROM (SELECT count(*) AS number, count(*) FILTER (WHERE is_automatic) AS automatic
-      FROM due) totals
-WHERE topic_id = %(topic)s AND totals.number > 0
-RETURNING totals.number
-"""
-
-_PRUNE = """
-WITH pruned AS (
-    DELETE FROM poison_skip WHERE id IN (
-        SELECT id FROM poison_skip
-        WHERE topic_id = %(topic)s AND is_automatic AND removed_at < %(before)s
-        ORDER BY removed_revision LIMIT %(limit)s)
-    RETURNING removed_revision
-)
-UPDATE poison_skip_list list SET floor = greatest(list.floor, totals.last)
-FROM (SELECT max(removed_revision) AS last, count(*) AS number FROM pruned) totals
-WHERE topic_id = %(topic)s AND totals.number > 0
-RETURNING totals.number
-"""
-
-
 class SkipAddition(NamedTuple):
     """A skip that was added, with the terms of the active one that it renews, if any.
 
@@ -172,7 +120,7 @@ def add(
         "firm_at": None,
     }
     with transaction.atomic():
-        facts["revision"] = _next_revision(topic.pk)
+        facts["revision"] = skip_list_revisions.next_revision(topic.pk)
         existing = find_renewed(
             topic=topic,
             consumer_group=consumer_group,
@@ -216,7 +164,7 @@ def remove(*, skip_id: int, reason: str, principal: Principal, now: datetime) ->
 @transaction.atomic
 def _remove(skip: Skip, *, reason: str, principal: Principal, now: datetime) -> None:
     """End a skip and audit that; leave one that has ended as it is."""
-    lock_lists([skip.topic_id])
+    skip_list_revisions.lock_lists([skip.topic_id])
     equal_skips = _spellings_of(skip)
     if skip in equal_skips:
         _end_by_hand(equal_skips, reason=reason, principal=principal, now=now)
@@ -234,7 +182,7 @@ def _end_by_hand(
     skips: Sequence[Skip], *, reason: str, principal: Principal, now: datetime
 ) -> None:
     """End skips of one topic, whose list is locked, and audit each."""
-    end(
+    skip_list_revisions.end(
         topic_id=skips[0].topic_id,
         skips=[skip.pk for skip in skips],
         because=Because.REMOVED,
@@ -272,92 +220,6 @@ def _active_skips_of(
     return active.filter(digest=hashlib.sha256(matcher.value).digest())
 
 
-def end(
-    *,
-    topic_id: int,
-    skips: Sequence[int],
-    because: Because,
-    actor: Actor,
-    reason: str = "",
-    now: datetime,
-) -> int:
-    """End active skips of a topic, each with a revision of its own; return how many.
-
-    Call it inside a transaction.
-    """
-    lock_lists([topic_id])
-    values = {
-        "topic": topic_id,
-        "skips": list(skips),
-        "because": because.value,
-        "by": str(actor),
-        "reason": reason,
-        "now": now,
-    }
-    ended = _query_number(_END, values)
-    if ended:
-        notify_channel.notify_skips(topic_id=topic_id)
-    return ended
-
-
-def lock_lists(topics: Iterable[int]) -> None:
-    """Lock the skip lists of these topics until the transaction ends."""
-    topic_ids = sorted(set(topics))
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO poison_skip_list (topic_id) SELECT unnest(%s::int8[])"
-            " ON CONFLICT (topic_id) DO NOTHING",
-            [topic_ids],
-        )
-        cursor.execute(
-            "SELECT FROM poison_skip_list WHERE topic_id = ANY(%s) ORDER BY topic_id"
-            " FOR NO KEY UPDATE",
-            [topic_ids],
-        )
-
-
-def expire(*, now: datetime) -> int:
-    """End the skips that have expired; return how many."""
-    expired = Skip.objects.active().filter(expires_at__lte=now)
-    topics = expired.order_by("topic_id").values_list("topic_id", flat=True).distinct()
-    number = 0
-    for topic_id in list(topics):
-        due = expired.filter(topic=topic_id).order_by("id").values_list("pk", flat=True)
-        while batch := list(due[:BATCH_SIZE]):
-            with transaction.atomic():
-                number += end(
-                    topic_id=topic_id,
-                    skips=batch,
-                    because=Because.EXPIRED,
-                    actor=Actor.system("skips"),
-                    now=now,
-                )
-    return number
-
-
-def prune(*, now: datetime) -> int:
-    """Delete automatic skips that ended long ago; return how many.
-
-    A reader with an older revision must read the whole list again. Skips that people
-    made stay.
-    """
-    before = now - RETENTION
-    SkipCount.objects.filter(counted_at__lt=before).delete()
-    number = 0
-    for topic_id in SkipList.objects.order_by("topic_id").values_list("pk", flat=True):
-        values = {"topic": topic_id, "before": before, "limit": BATCH_SIZE}
-        while pruned := _prune_topic(values):
-            number += pruned
-    return number
-
-
-@transaction.atomic
-def _prune_topic(values: dict[str, Any]) -> int:
-    """Delete old automatic skips of a topic, its list locked; return how many."""
-    lock_lists([values["topic"]])
-    return _query_number(_PRUNE, values)
-
-
 def require_topic_right(*, topic: str, principal: Principal) -> None:
     """Raise Forbidden unless this principal may see the topic, even an unknown one."""
     if not principal.sees(topic):
@@ -371,11 +233,6 @@ def visible(*, skip_id: int, principal: Principal) -> Skip:
     if skip is None:
         raise Absent(f"There is no skip {skip_id} here.")
     return skip
-
-
-def _next_revision(topic_id: int) -> int:
-    """Lock a topic's skip list until the transaction ends; take a revision."""
-    return _query_number(_TAKE, [topic_id])
 
 
 def find_renewed(
@@ -399,14 +256,6 @@ def _update_skip(skip: Skip, facts: dict[str, Any]) -> None:
         lists = SkipList.objects.filter(topic=skip.topic_id)
         lists.update(automatic=F("automatic") - 1)
     Skip.objects.filter(pk=skip.pk).update(**facts)
-
-
-def _query_number(statement: str, values: Any) -> int:
-    """Return the number that a statement on skip lists selects; without a row, 0."""
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
-        row = cursor.fetchone()
-    return 0 if row is None else int(row[0])
 
 
 def _require_poison(poison_id: int, topic: Topic) -> None:

@@ -12,7 +12,11 @@ from apps.capture import tasks
 from apps.capture.intake import automatic_skips
 from apps.capture.intake.services import CaptureStatus
 from apps.core import clock
-from apps.poison import skip_addition_and_removal, skip_list_for_consumers
+from apps.poison import (
+    skip_addition_and_removal,
+    skip_expiry_and_pruning,
+    skip_list_for_consumers,
+)
 from apps.poison.models import Failure, Poison, Skip, SkipList, WaitingSkip
 from tests.failure_report_builders import capture, failure, poisons
 from tests.skip_builders_and_list_mirror import (
@@ -389,7 +393,7 @@ def test_a_skip_that_ends_makes_room(
         at = now + timedelta(minutes=minute)
         capture(at, *(failure(at) for _ in range(3)))
     month = now + 31 * DAY
-    skip_addition_and_removal.expire(now=month)
+    skip_expiry_and_pruning.expire(now=month)
 
     capture(month, *(failure(month) for _ in range(2)))
 

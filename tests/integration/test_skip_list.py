@@ -17,6 +17,7 @@ from apps.poison import (
     querysets,
     skip_addition_and_removal,
     skip_counts,
+    skip_expiry_and_pruning,
     skip_list_for_consumers,
     skip_matching,
 )
@@ -364,11 +365,11 @@ def test_expiry_is_a_revision_with_its_reason(now: datetime) -> None:
     added(now, "for good")
     reader = Mirror()
 
-    early = skip_addition_and_removal.expire(now=now + DAY - timedelta(seconds=1))
-    ended = skip_addition_and_removal.expire(now=now + DAY)
+    early = skip_expiry_and_pruning.expire(now=now + DAY - timedelta(seconds=1))
+    ended = skip_expiry_and_pruning.expire(now=now + DAY)
     changes = changes_after(reader.revision)
 
-    assert (early, ended, skip_addition_and_removal.expire(now=now + DAY)) == (0, 3, 0)
+    assert (early, ended, skip_expiry_and_pruning.expire(now=now + DAY)) == (0, 3, 0)
     assert [(t.id, t.revision, t.because) for t in changes] == [
         (skip.pk, 5 + place, "expired") for place, skip in enumerate(skips)
     ]
@@ -385,10 +386,10 @@ def test_pruning_raises_the_floor_and_keeps_skips_of_people(
         skip_id=mine.pk, reason="", principal=ANNA, now=now
     )
     month = timedelta(days=31)
-    skip_addition_and_removal.expire(now=now + month)
+    skip_expiry_and_pruning.expire(now=now + month)
 
-    early = skip_addition_and_removal.prune(now=now + month)
-    pruned = skip_addition_and_removal.prune(now=now + 2 * month)
+    early = skip_expiry_and_pruning.prune(now=now + month)
+    pruned = skip_expiry_and_pruning.prune(now=now + 2 * month)
 
     assert (early, pruned) == (0, 2)
     assert SkipList.objects.get(topic=topic).floor == 6

@@ -10,7 +10,12 @@ from datetime import datetime, timedelta
 import pytest
 from django.db import connection, transaction
 
-from apps.poison import skip_addition_and_removal, skip_counts, skip_list_for_consumers
+from apps.poison import (
+    skip_addition_and_removal,
+    skip_counts,
+    skip_expiry_and_pruning,
+    skip_list_for_consumers,
+)
 from apps.poison.models import Skip, StoreEpoch
 from poisonguard.contract import AppliedSkip
 from tests.failure_report_builders import capture, failure
@@ -48,7 +53,7 @@ def change_something(dice: random.Random, now: datetime) -> None:
         members = [failure(now, topic=name, bookmark=mark) for name in names]
         capture(now, *members)
     elif act == 2:
-        skip_addition_and_removal.expire(now=now + 2 * DAY)
+        skip_expiry_and_pruning.expire(now=now + 2 * DAY)
     else:
         for skip in Skip.objects.active().filter(topic=topic).order_by("?")[:1]:
             skip_addition_and_removal.remove(

@@ -20,7 +20,7 @@ from django.db.backends.utils import CursorWrapper
 from apps.capture.intake import message_or_consumer_at_fault
 from apps.core import notify_channel
 from apps.core.actor import Actor
-from apps.poison import skip_addition_and_removal
+from apps.poison import skip_list_revisions
 from apps.poison.models import SkipList, WaitingSkip
 from apps.poison.states import Because
 
@@ -206,7 +206,7 @@ def make_skips(cursor: CursorWrapper, *, now: datetime) -> None:
     topics = [topic_id for (topic_id,) in cursor.fetchall()]
     if not topics:
         return
-    skip_addition_and_removal.lock_lists(topics)
+    skip_list_revisions.lock_lists(topics)
     _make_skips(cursor, _FAILED, topics, now=now)
     message_or_consumer_at_fault.update_poisons(cursor)
 
@@ -224,7 +224,7 @@ def make_waiting_skips(*, now: datetime) -> int:
 @transaction.atomic
 def _make_waiting_skips(topic_id: int, *, now: datetime) -> int:
     """Make as many waiting skips of a topic as have room; return how many."""
-    skip_addition_and_removal.lock_lists([topic_id])
+    skip_list_revisions.lock_lists([topic_id])
     room = _room(SkipList.objects.get(topic=topic_id), now=now)
     waiting = WaitingSkip.objects.filter(topic=topic_id).killers_first()
     batch = list(waiting.values_list("pk", flat=True)[: max(0, room)])
@@ -306,7 +306,7 @@ def end_passed(*, now: datetime) -> int:
     while passed := _passed_skips(before=now - GRACE_PERIOD):
         for topic_id, rows in groupby(passed, key=lambda row: row[0]):
             with transaction.atomic():
-                number += skip_addition_and_removal.end(
+                number += skip_list_revisions.end(
                     topic_id=topic_id,
                     skips=[skip_id for _, skip_id in rows],
                     because=Because.PASSED,

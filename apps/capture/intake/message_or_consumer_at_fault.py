@@ -26,7 +26,7 @@ from django.db.backends.utils import CursorWrapper
 
 from apps.core import notify_channel
 from apps.core.actor import Actor
-from apps.poison import skip_addition_and_removal
+from apps.poison import skip_list_revisions
 from apps.poison.models import Skip
 from apps.poison.states import Because
 from apps.team.rights import Principal
@@ -196,7 +196,7 @@ def make_firm(*, now: datetime) -> int:
 @transaction.atomic
 def _make_firm(topic_id: int, skips: Sequence[int]) -> int:
     """Make these suspected skips of a topic firm; NOTIFY guards; return how many."""
-    skip_addition_and_removal.lock_lists([topic_id])
+    skip_list_revisions.lock_lists([topic_id])
     with connection.cursor() as cursor:
         cursor.execute(_FIRM, {"topic": topic_id, "skips": list(skips)})
         row = cursor.fetchone()
@@ -285,7 +285,7 @@ def _end_skips(
 ) -> Sequence[_DoubtfulSkip]:
     """End these skips, and mark their poisons as suspected; return the skips."""
     for topic, of_topic in groupby(skips, key=lambda row: row.topic):
-        skip_addition_and_removal.end(
+        skip_list_revisions.end(
             topic_id=topic,
             skips=[row.skip for row in of_topic],
             because=because,
