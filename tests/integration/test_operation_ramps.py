@@ -47,20 +47,34 @@ pytestmark = pytest.mark.django_db(transaction=True)
 RAMP = Ramp(steps=(1, 2), confirmed=100, came_back=10, wait=60)
 
 
+def lengths_after_runs(operation: Operation, stream: Redis, now: datetime) -> list[int]:
+    """Run eight times and return the stream's lengths; answer after every other run."""
+    lengths = []
+    for round_number in range(8):
+        run(operation, now + timedelta(seconds=round_number))
+        lengths.append(stream.xlen("orders"))
+        if round_number % 2:
+            answer(stream, now)
+    return lengths
+
+
+def answer_two_steps(
+    operation: Operation, stream: Redis, now: datetime, *, failing: int
+) -> None:
+    """Confirm one step, and let the message at `failing` fail in the next."""
+    run(operation, now)
+    answer(stream, now)
+    run(operation, now)
+    answer(stream, now, failing=[failing])
+
+
 def test_a_ramp_sends_the_next_step_only_when_the_last_one_was_confirmed(
     orders: Topic, stream: Redis, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 20)
     operation = confirm(operator, preview(operator, now, ramp=RAMP), now)
 
-    lengths = []
-    for round_number in range(8):
-        run(operation, now + timedelta(seconds=round_number))
-        lengths.append(stream.xlen("orders"))
-        if round_number % 2:  # every other run finds that nothing was answered
-            answer(stream, now)
-
-    assert lengths == [1, 1, 3, 3, 13, 13, 20, 20]
+    assert lengths_after_runs(operation, stream, now) == [1, 1, 3, 3, 13, 13, 20, 20]
     assert counts_of(operation) == {"confirmed": 20}
 
 
@@ -69,10 +83,7 @@ def test_a_ramp_pauses_when_messages_come_back_and_says_why(
 ) -> None:
     poisons(now, 20)
     operation = confirm(operator, preview(operator, now, ramp=RAMP), now)
-    run(operation, now)
-    answer(stream, now)
-    run(operation, now)
-    answer(stream, now, failing=[1])
+    answer_two_steps(operation, stream, now, failing=1)
 
     ended = run(operation, now)
     operation.refresh_from_db()
@@ -128,10 +139,7 @@ def paused_by_its_ramp(
     previewed = preview(operator, now, ramp=RAMP)
     Operation.objects.filter(pk=previewed.pk).update(window_size=window_size)
     operation = confirm(operator, previewed, now)
-    run(operation, now)
-    answer(stream, now)
-    run(operation, now)
-    answer(stream, now, failing=[1])
+    answer_two_steps(operation, stream, now, failing=1)
     run(operation, now)
     operation.refresh_from_db()
     assert operation.paused_because == "1 of 3 came back, more than 10 %"
@@ -150,13 +158,7 @@ def test_a_ramp_that_is_resumed_begins_with_its_first_step_again(
 
     change(RESUME, operation, operator, now)
 
-    lengths = []
-    for round_number in range(8):
-        run(operation, now + timedelta(seconds=round_number))
-        lengths.append(stream.xlen("orders"))
-        if round_number % 2:
-            answer(stream, now)
-    assert lengths == [4, 4, 6, 6, 16, 16, 20, 20]
+    assert lengths_after_runs(operation, stream, now) == [4, 4, 6, 6, 16, 16, 20, 20]
     assert counts_of(operation) == {"confirmed": 19, "recurred": 1}
     entry = Entry.objects.get(action="operation.resumed")
     assert entry.detail["ramp"] == "begins again"
@@ -172,10 +174,7 @@ def test_a_resumed_ramp_pauses_by_what_was_sent_since_then(
 ) -> None:
     operation = paused_by_its_ramp(operator, stream, now, window_size=window_size)
     change(RESUME, operation, operator, now)
-    run(operation, now)
-    answer(stream, now)
-    run(operation, now)
-    answer(stream, now, failing=[5])
+    answer_two_steps(operation, stream, now, failing=5)
 
     run(operation, now)
     operation.refresh_from_db()
