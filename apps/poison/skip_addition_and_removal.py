@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 DISPLAY_STATES = 300
 # A rule that matches all of this many messages is probably a mistake.
 OVERBROAD_AFTER = 200
+
+
 class SkipAddition(NamedTuple):
     """A skip that was added, with the terms of the active one that it renews, if any.
 

@@ -115,7 +115,6 @@ def check(
     ramp: Ramp,
     counts: Mapping[str, int],
     *,
-    handed_over: int,
     ramp_to: int,
     waits_since: datetime | None,
     now: datetime,
@@ -123,10 +122,11 @@ def check(
     """Check by an operation's counts whether its ramp sends, waits or pauses.
 
     Returns the room for messages, or why the operation waits or pauses. All is counted
-    since the ramp began: `counts` by standing, and `handed_over`, the messages that
-    brokers got. `ramp_to` is how many of them the steps so far allow, and `waits_since`
-    the time at which that many had been handed over.
+    since the ramp began: `counts` are by standing, `ramp_to` is how many messages the
+    steps so far allow, and `waits_since` the time at which that many had been handed
+    over.
     """
+    handed_over = handed_over_number(counts)
     step_is_over = 0 < ramp_to <= handed_over
     if why := _why_not_further(ramp, counts, step_is_over=step_is_over):
         return RampCheck(pauses_because=why)

@@ -209,24 +209,34 @@ def test_late_answers_to_what_was_sent_before_do_not_let_a_resumed_ramp_go_furth
 class HalfAwayPublisher(RoutingPublisher):
     """Hands the first message over; its broker is away for all others."""
 
+    others = OutcomeKind.UNSENT
+
     def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
-        unsent = PublishOutcome(kind=OutcomeKind.UNSENT, detail="away")
-        return [*super().publish(messages[:1]), *[unsent] * (len(messages) - 1)]
+        away = PublishOutcome(kind=self.others, detail="away")
+        return [*super().publish(messages[:1]), *[away] * (len(messages) - 1)]
+
+
+class HalfUnknownPublisher(HalfAwayPublisher):
+    """Hands the first message over; none tells that no broker got the others."""
+
+    others = OutcomeKind.UNKNOWN
 
 
 @pytest.mark.parametrize("failing", [[], [4]], ids=["handled", "failing"])
+@pytest.mark.parametrize("publisher", [HalfAwayPublisher, HalfUnknownPublisher])
 def test_a_resumed_ramp_counts_what_no_broker_had_got_before(
     orders: Topic,
     stream: Redis,
     operator: Principal,
     now: datetime,
+    publisher: type[RoutingPublisher],
     failing: list[int],
 ) -> None:
     poisons(now, 40)
     operation = confirm(operator, preview(operator, now, ramp=RAMP), now)
     run(operation, now)
     answer(stream, now)
-    run(operation, now, by=HalfAwayPublisher)
+    run(operation, now, by=publisher)
     answer(stream, now, failing=[1])
     run(operation, now)
     assert (stream.xlen("orders"), Hold.objects.count()) == (2, 38)

@@ -24,7 +24,6 @@ def checked(
     return check(
         ramp,
         all_counts,
-        handed_over=sum(counts.values()),
         ramp_to=ramp_to,
         waits_since=since,
         now=NOW,

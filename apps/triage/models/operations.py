@@ -111,9 +111,6 @@ class Operation(models.Model):
         default="", db_default="", help_text="why it paused itself"
     )
     ramp = models.JSONField(null=True, help_text="the steps, and what each must show")
-    ramp_begins_after = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="messages handed over before its first step"
-    )
     ramp_begins_at = models.PositiveIntegerField(
         default=0, db_default=0, help_text="number after the windows begun by then"
     )

@@ -18,7 +18,6 @@ from apps.poison.models import ItemWindow, Redrive
 from apps.poison.states import COUNTED
 from apps.triage.models import Item, Operation
 from apps.triage.operation_states import OperationState
-from apps.triage.progress import counts_of
 from apps.triage.ramps import Ramp, RampCheck, check, handed_over_number
 from apps.triage.services.fencing import fence
 
@@ -32,11 +31,10 @@ def climb(operation: Operation, ramp: Ramp, *, now: datetime) -> RampCheck:
     """
     if not fence(operation=operation.pk, run=operation.run).may_go_on:
         return RampCheck()
-    handed_over = handed_over_number(counts_of(operation)) - operation.ramp_begins_after
+    counts = _counts_since_it_began(operation)
     result = check(
         ramp,
-        _counts_since_it_began(operation),
-        handed_over=handed_over,
+        counts,
         ramp_to=operation.ramp_to,
         waits_since=operation.ramp_waits_since,
         now=now,
@@ -46,7 +44,7 @@ def climb(operation: Operation, ramp: Ramp, *, now: datetime) -> RampCheck:
     elif result.waits_for:
         operation.ramp_waits_since = operation.ramp_waits_since or now
     else:
-        operation.ramp_to = handed_over + result.room
+        operation.ramp_to = handed_over_number(counts) + result.room
         operation.ramp_waits_since = None
     operation.save(update_fields=["ramp_to", "ramp_waits_since"])
     return result
@@ -61,7 +59,6 @@ def first_step_again(operation: Operation) -> dict[str, Any]:
     begun = ItemWindow.objects.filter(operation=operation.pk, sending_to__gt=0)
     end = begun.aggregate(end=Max(F("first") + F("items")))["end"]
     return {
-        "ramp_begins_after": handed_over_number(counts_of(operation)),
         "ramp_begins_at": end or 0,
         "ramp_after_run": operation.run,
         "ramp_to": 0,
