@@ -217,7 +217,7 @@ class HalfAwayPublisher(RoutingPublisher):
 
 
 class HalfUnknownPublisher(HalfAwayPublisher):
-    """Hands the first message over; none tells that no broker got the others."""
+    """Hands the first message over; whether the broker got the others is unknown."""
 
     others = OutcomeKind.UNKNOWN
 

@@ -12,10 +12,7 @@ from apps.poison.models import Poison
 from apps.triage.models import Operation
 from tests.failure_report_builders import capture, failure
 from tests.integration.dashboard.pages import get
-from tests.integration.dashboard.skips_and_their_form import (
-    of_tenant,
-    skip,
-)
+from tests.integration.dashboard.skips_and_their_form import of_tenant, skip
 from tests.skip_builders_and_list_mirror import bookmark, rule
 
 pytestmark = pytest.mark.django_db
