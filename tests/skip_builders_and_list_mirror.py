@@ -19,6 +19,11 @@ from apps.team.rights import Principal, Scope
 ANNA = Principal(actor=Actor.user("anna"), scopes=frozenset(Scope))
 
 
+def principal_of(*topics: str) -> Principal:
+    """Return Anna, allowed to see only topics of these names."""
+    return Principal(actor=ANNA.actor, scopes=ANNA.scopes, topics=topics)
+
+
 def topic_named(name: str = "orders", *, replays: bool = False) -> Topic:
     topic = brokers.topics_named(names={name})[name]
     if replays:

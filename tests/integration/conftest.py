@@ -9,12 +9,14 @@ from django.conf import settings
 from django.test import override_settings
 
 from apps.api import metrics
+from apps.brokers.models import Topic
 from apps.core import statement_timeouts
 from apps.poison import skip_matching
 from apps.triage import tasks
 from apps.triage.services import preview_breakdown_counting
 from tests.fast_password_hasher import ONE_ROUND
 from tests.in_memory_queue_broker import Queues, adapted
+from tests.skip_builders_and_list_mirror import topic_named
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +59,9 @@ def broker() -> Iterator[Queues]:
     queues = Queues()
     with adapted(queues):
         yield queues
+
+
+@pytest.fixture
+def replaying_topic(db: None) -> Topic:
+    """Return the topic `orders`, whose consumers read old messages again."""
+    return topic_named(replays=True)

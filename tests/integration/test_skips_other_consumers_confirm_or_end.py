@@ -23,18 +23,12 @@ from tests.skip_builders_and_list_mirror import (
     Mirror,
     added,
     suspected,
-    topic_named,
     values,
 )
 
 pytestmark = [pytest.mark.django_db, pytest.mark.present]
 
 SECOND = timedelta(seconds=1)
-
-
-@pytest.fixture
-def replaying() -> Topic:
-    return topic_named(replays=True)
 
 
 def alive(now: datetime, name: str, **changes: object) -> None:
@@ -74,7 +68,7 @@ def handle(now: datetime, name: str, *bookmarks: str) -> None:
 
 
 def test_a_consumer_alone_makes_a_firm_skip_at_once(
-    now: datetime, replaying: Topic
+    now: datetime, replaying_topic: Topic
 ) -> None:
     alive(now, "one")
 
@@ -85,7 +79,7 @@ def test_a_consumer_alone_makes_a_firm_skip_at_once(
 
 
 def test_beside_another_consumer_a_skip_is_suspected(
-    now: datetime, replaying: Topic
+    now: datetime, replaying_topic: Topic
 ) -> None:
     alive(now, "one")
     alive(now, "two")
@@ -107,7 +101,7 @@ def test_beside_another_consumer_a_skip_is_suspected(
     ids=["stopping", "another group", "another topic", "silent"],
 )
 def test_only_a_living_consumer_of_the_group_makes_a_skip_suspected(
-    now: datetime, replaying: Topic, word: dict[str, object], later: timedelta
+    now: datetime, replaying_topic: Topic, word: dict[str, object], later: timedelta
 ) -> None:
     alive(now, "two", **word)
 
@@ -120,7 +114,7 @@ def test_only_a_living_consumer_of_the_group_makes_a_skip_suspected(
     "changes", [{"cause": "crash"}, {"cause": "hang"}, {"suspect": False}]
 )
 def test_crashes_hangs_and_consumers_without_suspicion_make_firm_skips(
-    now: datetime, replaying: Topic, changes: dict[str, Any]
+    now: datetime, replaying_topic: Topic, changes: dict[str, Any]
 ) -> None:
     alive(now, "two")
 
@@ -130,7 +124,7 @@ def test_crashes_hangs_and_consumers_without_suspicion_make_firm_skips(
 
 
 def test_a_second_consumer_that_fails_makes_it_firm_at_once(
-    now: datetime, replaying: Topic
+    now: datetime, replaying_topic: Topic
 ) -> None:
     alive(now, "one")
     alive(now, "two")
@@ -148,7 +142,7 @@ def test_a_second_consumer_that_fails_makes_it_firm_at_once(
 
 
 def test_a_skip_ends_when_another_consumer_handled_its_message(
-    now: datetime, replaying: Topic
+    now: datetime, replaying_topic: Topic
 ) -> None:
     alive(now, "one")
     alive(now, "two")
@@ -166,7 +160,7 @@ def test_a_skip_ends_when_another_consumer_handled_its_message(
 
 
 def test_a_firm_skip_ends_too_when_another_consumer_had_handled_its_message(
-    now: datetime, replaying: Topic
+    now: datetime, replaying_topic: Topic
 ) -> None:
     fail(now, "one")
 
@@ -177,7 +171,7 @@ def test_a_firm_skip_ends_too_when_another_consumer_had_handled_its_message(
 
 
 def test_a_skip_of_two_failing_consumers_stays_when_a_third_handled_it(
-    now: datetime, replaying: Topic
+    now: datetime, replaying_topic: Topic
 ) -> None:
     fail(now, "one")
     fail(now, "two")
@@ -188,7 +182,7 @@ def test_a_skip_of_two_failing_consumers_stays_when_a_third_handled_it(
 
 
 def test_a_skip_of_a_person_stays_when_a_consumer_handled_its_message(
-    now: datetime, replaying: Topic
+    now: datetime, replaying_topic: Topic
 ) -> None:
     added(now, "1-0", consumer_group="billing")
 
@@ -198,7 +192,7 @@ def test_a_skip_of_a_person_stays_when_a_consumer_handled_its_message(
 
 
 def test_a_person_who_skips_what_is_suspected_makes_it_firm(
-    now: datetime, replaying: Topic
+    now: datetime, replaying_topic: Topic
 ) -> None:
     alive(now, "two")
     fail(now, "one")
@@ -209,7 +203,7 @@ def test_a_person_who_skips_what_is_suspected_makes_it_firm(
 
 
 def test_a_suspected_skip_is_firm_when_no_consumer_contradicts_it(
-    now: datetime, replaying: Topic
+    now: datetime, replaying_topic: Topic
 ) -> None:
     alive(now, "two")
     fail(now, "one")
@@ -226,7 +220,7 @@ def test_a_suspected_skip_is_firm_when_no_consumer_contradicts_it(
 
 
 def test_a_skip_that_its_consumer_doubts_never_becomes_firm_by_time(
-    now: datetime, replaying: Topic
+    now: datetime, replaying_topic: Topic
 ) -> None:
     fail(now, "one", suspected=True)
 
@@ -235,7 +229,7 @@ def test_a_skip_that_its_consumer_doubts_never_becomes_firm_by_time(
 
 
 def test_while_its_consumer_is_paused_nothing_becomes_firm(
-    now: datetime, replaying: Topic
+    now: datetime, replaying_topic: Topic
 ) -> None:
     alive(now, "two")
     fail(now, "one")
@@ -250,7 +244,7 @@ def test_while_its_consumer_is_paused_nothing_becomes_firm(
 
 
 def test_a_consumer_that_pauses_ends_the_skips_that_made_it_pause(
-    now: datetime, replaying: Topic
+    now: datetime, replaying_topic: Topic
 ) -> None:
     fail(now - 10 * SECOND, "one", "before")
     fail(now, "one", "in the window")
@@ -267,7 +261,7 @@ def test_a_consumer_that_pauses_ends_the_skips_that_made_it_pause(
 
 
 def test_a_key_ends_no_skip_of_a_topic_that_it_does_not_see(
-    now: datetime, replaying: Topic
+    now: datetime, replaying_topic: Topic
 ) -> None:
     fail(now, "one")
     [skip] = Skip.objects.active()
