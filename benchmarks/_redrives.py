@@ -24,8 +24,8 @@ from apps.triage.models import Operation
 from apps.triage.operation_states import Verb
 from apps.triage.progress import counts_of
 from apps.triage.services import confirm_and_undo, previews, running
-from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
+from apps.triage.services.selection_requests import SelectionRequest
 from poisonguard.contract import Cause, FailureReport
 
 BATCH = 500

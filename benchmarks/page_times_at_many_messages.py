@@ -170,7 +170,7 @@ def preview() -> str:
     from apps.team.models import User
     from apps.triage.operation_states import Verb
     from apps.triage.services import previews
-    from apps.triage.services.previews import SelectionRequest
+    from apps.triage.services.selection_requests import SelectionRequest
 
     anna = User.objects.get(username="anna").principal
     selection = SelectionRequest(verb=Verb.RESTORE, query=Query.parse("is:dropped"))

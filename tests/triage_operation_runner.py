@@ -28,8 +28,8 @@ from apps.triage.operation_states import Verb
 from apps.triage.progress import counts_of as counts_by_standing
 from apps.triage.services import confirm_and_undo, control, previews, running
 from apps.triage.services.control import ControlStep
-from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
+from apps.triage.services.selection_requests import SelectionRequest
 from tests.failure_report_builders import capture, failure
 from tests.lane_crash_simulation import Killed
 

@@ -37,7 +37,7 @@ from apps.core.request_id_and_proxy_warning_middleware import request_id
 from apps.core.text_cleaning import storable
 from apps.team.rights import Principal
 from apps.triage.errors import Stale
-from apps.triage.services.previews import summarize
+from apps.triage.services.preview_summaries import summarize
 
 log = logging.getLogger(__name__)
 

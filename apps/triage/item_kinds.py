@@ -20,9 +20,11 @@ from apps.triage.operation_states import ItemKindName, Verb
 if TYPE_CHECKING:
     from apps.triage.models import Operation
     from apps.triage.preview_breakdown import ItemBreakdown
-    from apps.triage.services.previews import SelectionRequest
+    from apps.triage.services.selection_requests import SelectionRequest
 
 ItemKey = int | uuid.UUID
+# Of what came after a preview, so many items are counted.
+MOST_COUNTED = 10_001
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

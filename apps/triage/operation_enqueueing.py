@@ -18,7 +18,7 @@ from apps.triage.models import Operation
 from apps.triage.operation_states import ACTIVE, Verb
 from apps.triage.services import confirm_and_undo, control, previews
 from apps.triage.services.control import ControlStep
-from apps.triage.services.previews import Route, SelectionRequest, SendLimits
+from apps.triage.services.selection_requests import Route, SelectionRequest, SendLimits
 
 
 def preview(

@@ -31,7 +31,7 @@ from apps.triage.models import Operation
 from apps.triage.operation_states import OperationState, Verb
 from apps.triage.progress import counts_of
 from apps.triage.services import previews
-from apps.triage.services.previews import SelectionRequest
+from apps.triage.services.selection_requests import SelectionRequest
 from tests.acceptance.answering_consumer import (
     MARK,
     AnsweringConsumer,

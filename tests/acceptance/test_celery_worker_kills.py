@@ -38,8 +38,8 @@ from apps.triage.operation_states import FINISHED, OperationState, Verb
 from apps.triage.progress import counts_of
 from apps.triage.services import control, previews
 from apps.triage.services.control import CANCEL, PAUSE, RESUME, ControlStep
-from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
+from apps.triage.services.selection_requests import SelectionRequest
 from tests import triage_operation_runner
 from tests.acceptance.answering_consumer import (
     MARK,

@@ -24,7 +24,7 @@ from apps.triage.models import Operation
 from apps.triage.operation_states import OperationState, Verb
 from apps.triage.progress import counts_of
 from apps.triage.ramps import Ramp
-from apps.triage.services.previews import SelectionRequest
+from apps.triage.services.selection_requests import SelectionRequest
 from tests.acceptance.answering_consumer import AnsweringConsumer, capture_many
 from tests.acceptance.api_client import ApiClient
 from tests.acceptance.product_celery_processes import StartWorker

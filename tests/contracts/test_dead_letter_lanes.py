@@ -22,8 +22,8 @@ from apps.poison.query_language import Query
 from apps.team.rights import Principal
 from apps.triage.operation_states import Verb
 from apps.triage.services import confirm_and_undo, previews, running
-from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
+from apps.triage.services.selection_requests import SelectionRequest
 from tests.contracts import broker_kinds
 from tests.contracts.conftest import StageOf
 from tests.lane_crash_simulation import Killed, drain_all, dying

@@ -51,8 +51,8 @@ from apps.team.rights import Principal
 from apps.triage.models import WINDOW_SIZE, Operation
 from apps.triage.operation_states import Verb
 from apps.triage.services import confirm_and_undo, previews, running
-from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
+from apps.triage.services.selection_requests import SelectionRequest
 from tests import failure_report_builders
 from tests.brokers.moto import MotoServer
 from tests.contracts.broker_kinds import BrokerServer

@@ -34,10 +34,11 @@ from apps.triage.services import (
     control,
     earlier_layout_conversion,
     orphaned_operations_and_expired_rows,
+    preview_summaries,
     previews,
 )
-from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
+from apps.triage.services.selection_requests import SelectionRequest
 from apps.triage.tasks import rescue
 from tests.earlier_layout import AN_HOUR, EarlierItem, earlier, execute, rows
 from tests.failure_report_builders import capture, drop, failure, poisons
@@ -498,7 +499,7 @@ def test_what_the_release_before_holds_is_skipped_here_until_it_lets_go(
 
     with pytest.raises(Stale, match=f"2 skipped, operation {theirs.pk} has it"):
         confirm(operator, seen_before, now)
-    skipped = previews.summarize(operation=preview(operator, now)).skipped
+    skipped = preview_summaries.summarize(operation=preview(operator, now)).skipped
     execute("UPDATE triage_item SET held = false WHERE state = 'waiting'")
 
     assert holds == dict.fromkeys((item.poison.pk for item in items), theirs.pk)

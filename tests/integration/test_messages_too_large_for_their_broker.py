@@ -14,7 +14,7 @@ from apps.team.rights import Principal
 from apps.triage.errors import Stale
 from apps.triage.models import Operation
 from apps.triage.operation_states import Verb
-from apps.triage.services import previews
+from apps.triage.services import preview_summaries
 from tests.failure_report_builders import poisons
 from tests.in_memory_queue_broker import Queues
 from tests.lane_crash_simulation import topic_on_queues
@@ -34,7 +34,7 @@ def narrow(broker: Queues, orders: Topic, now: datetime) -> Topic:
 
 
 def skipped(operation: Operation) -> dict[str, int]:
-    return dict(previews.summarize(operation=operation).skipped)
+    return dict(preview_summaries.summarize(operation=operation).skipped)
 
 
 def capture_both(now: datetime, topic: str) -> tuple[Poison, Poison]:

@@ -32,7 +32,7 @@ from apps.triage.ramps import Ramp
 from apps.triage.services import (
     control,
     orphaned_operations_and_expired_rows,
-    previews,
+    preview_summaries,
     redrive_message_building,
     running,
 )
@@ -218,7 +218,7 @@ def test_what_a_paused_operation_may_still_send_is_free_for_no_other(
         most=1,
     )
 
-    other = previews.summarize(operation=preview(operator, now))
+    other = preview_summaries.summarize(operation=preview(operator, now))
 
     assert other.will_act == 0
     assert (f"operation {operation.pk} has it", 1) in other.skipped
@@ -249,7 +249,7 @@ def test_a_cancelled_operation_leaves_what_was_not_handed_over_open_and_free(
     assert counts_of(operation) == {"sent": 2, "waiting": 4}
     assert not Hold.objects.exists()
     assert Poison.objects.filter(state="open").count() == 4
-    assert previews.summarize(operation=preview(operator, now)).will_act == 4
+    assert preview_summaries.summarize(operation=preview(operator, now)).will_act == 4
     assert stream.xlen("orders") == 2
 
 
@@ -364,7 +364,7 @@ def test_what_reached_no_broker_is_open_again_although_the_answer_came_after_a_c
     assert unsent.count() == counts["waiting"]
     assert Redrive.objects.count() == counts.get("unknown", 0)
     assert not Hold.objects.exists()
-    another = previews.summarize(operation=preview(operator, now))
+    another = preview_summaries.summarize(operation=preview(operator, now))
     assert another.will_act == counts["waiting"]
 
 
@@ -421,13 +421,13 @@ def test_what_may_have_been_sent_before_a_cancel_is_unknown_and_falls_silent(
     change(CANCEL, operation, operator, now)
     run(operation, now)
     poison.refresh_from_db()
-    at_once = previews.summarize(operation=preview(operator, now))
+    at_once = preview_summaries.summarize(operation=preview(operator, now))
     later = now + 11 * MINUTE
 
     assert counts_of(operation) == {"unknown": 1}
     assert (poison.state, poison.redrives) == ("redriven", 1)
     assert (at_once.will_act, poison.silent(later)) == (0, True)
-    assert previews.summarize(operation=preview(operator, later)).will_act == 1
+    assert preview_summaries.summarize(operation=preview(operator, later)).will_act == 1
 
 
 def test_an_answer_after_a_cancel_stands_on_what_may_have_been_sent(

@@ -25,7 +25,7 @@ from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
 from apps.triage.services import (
     orphaned_operations_and_expired_rows,
-    previews,
+    preview_summaries,
     redrive_message_building,
     running,
 )
@@ -63,7 +63,7 @@ def test_an_item_of_a_dead_run_is_released_when_its_consumer_answers(
 
     assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"recurred": 1})
     assert not Hold.objects.exists()
-    assert previews.summarize(operation=preview(operator, now)).will_act == 1
+    assert preview_summaries.summarize(operation=preview(operator, now)).will_act == 1
 
 
 def test_messages_wait_and_are_not_unknown_while_the_broker_refuses_connections(

@@ -22,7 +22,12 @@ from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
 from apps.triage.operation_states import STANDINGS, Verb
 from apps.triage.preview_breakdown import ItemBreakdown, Largest
-from apps.triage.services import confirm_and_undo, preview_breakdown_counting, previews
+from apps.triage.services import (
+    confirm_and_undo,
+    preview_breakdown_counting,
+    preview_summaries,
+    previews,
+)
 from tests.failure_report_builders import capture, drop, failure, poisons
 from tests.triage_operation_runner import (
     AwayPublisher,
@@ -55,7 +60,7 @@ def test_messages_are_counted_by_all_that_a_preview_shows(
     drop(now, dropped)
 
     operation = preview_by_worker(operator, now, query=EVERYTHING)
-    breakdown = previews.summarize(operation=operation).breakdown
+    breakdown = preview_summaries.summarize(operation=operation).breakdown
 
     names = {str(topic.pk): topic.name for topic in Topic.objects.all()}
     assert (operation.total, operation.will_act) == (5, 4)
@@ -92,7 +97,7 @@ def test_the_largest_are_kept_and_the_others_are_added_up(
     for number, group in ((1, "a"), (3, "b"), (2, "c"), (1, "d")):
         poisons(now, number, consumer_group=group)
 
-    summary = previews.summarize(operation=preview(operator, now))
+    summary = preview_summaries.summarize(operation=preview(operator, now))
 
     assert summary.breakdown.consumers == Largest(values=(("b", 3), ("c", 2)), others=2)
     assert ItemBreakdown.from_json(summary.breakdown.to_json()) == summary.breakdown
@@ -104,7 +109,7 @@ def test_the_samples_of_a_preview_differ(
     poisons(now, 3, consumer_group="billing")
     (other,) = poisons(now, 1, consumer_group="stock")
 
-    sample = previews.summarize(operation=preview(operator, now)).sample
+    sample = preview_summaries.summarize(operation=preview(operator, now)).sample
 
     assert len(sample) == 3
     assert other in sample[:2]

@@ -13,10 +13,12 @@ from apps.team.rights import Principal
 from apps.triage.operation_states import Verb
 from apps.triage.services import (
     preview_breakdown_counting,
+    preview_summaries,
     previews,
     reserved_header_counts_for_preview,
 )
-from apps.triage.services.previews import PreviewSummary, SelectionRequest
+from apps.triage.services.preview_summaries import PreviewSummary
+from apps.triage.services.selection_requests import SelectionRequest
 from tests.failure_report_builders import capture, drop, failure, poisons
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -47,7 +49,7 @@ def see(
 ) -> PreviewSummary:
     selection = SelectionRequest(verb=verb, query=Query.parse(""), target_topic=target)
     operation = previews.preview(selection=selection, principal=who, now=now)
-    return previews.summarize(operation=operation)
+    return preview_summaries.summarize(operation=operation)
 
 
 def test_each_reserved_header_is_counted_by_messages(

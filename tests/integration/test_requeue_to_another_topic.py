@@ -20,8 +20,8 @@ from apps.triage.errors import Stale
 from apps.triage.models import Operation, Redirect
 from apps.triage.operation_states import Verb
 from apps.triage.ramps import Ramp
-from apps.triage.services import confirm_and_undo, previews
-from apps.triage.services.previews import SendLimits
+from apps.triage.services import confirm_and_undo, preview_summaries
+from apps.triage.services.selection_requests import SendLimits
 from tests.failure_report_builders import poisons
 from tests.triage_operation_runner import MINUTE, confirm, counts_of, preview, run
 
@@ -47,7 +47,7 @@ def test_messages_of_the_topic_go_where_its_policy_says(
     poisons(now, 1, topic="other")
     Topic.objects.filter(name="other").update(broker=orders.broker)
     operation = preview(operator, now, query=None, ids=tuple(ids()))
-    summary = previews.summarize(operation=operation)
+    summary = preview_summaries.summarize(operation=operation)
 
     run(confirm(operator, operation, now), now)
 

@@ -21,7 +21,7 @@ from apps.poison import problem_search
 from apps.poison.models import Poison, Problem
 from apps.poison.query_language import Query
 from apps.team.rights import Principal, Scope
-from apps.triage.services import previews
+from apps.triage.services import preview_summaries, previews
 from tests.failure_report_builders import poisons
 from tests.races import on_another_connection
 from tests.triage_operation_runner import preview
@@ -237,7 +237,7 @@ def test_a_large_selection_is_frozen_before_its_topics_are_looked_up_again(
     selected = set(operation.items.values_list("poison_id", flat=True))
     assert not operation.taken  # at once
     assert selected == {poison.pk for poison in expected}
-    assert previews.summarize(operation=operation).newer == 1
+    assert preview_summaries.summarize(operation=operation).newer == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -253,7 +253,10 @@ def test_a_topic_that_appears_just_before_the_snapshot_is_in_the_selection(
     with just_before_the_snapshot(fail):
         operation = preview(operator_of(), now, query=Query.parse("topic:orders*"))
 
-    assert (operation.total, previews.summarize(operation=operation).newer) == (2, 0)
+    assert (
+        operation.total,
+        preview_summaries.summarize(operation=operation).newer,
+    ) == (2, 0)
 
 
 @contextmanager

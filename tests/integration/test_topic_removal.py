@@ -33,7 +33,7 @@ from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
 from apps.triage.operation_states import Verb
 from apps.triage.services import previews
-from apps.triage.services.previews import SelectionRequest
+from apps.triage.services.selection_requests import SelectionRequest
 from tests.failure_report_builders import GUARD, count_up, counter, guard_word, poisons
 from tests.in_memory_queue_broker import Queues
 from tests.lane_crash_simulation import draining, topic_on_queues

@@ -29,6 +29,7 @@ from apps.triage.services import (
     confirm_and_undo,
     control,
     orphaned_operations_and_expired_rows,
+    preview_summaries,
     previews,
 )
 from apps.triage.services.control import CANCEL
@@ -111,7 +112,7 @@ def test_a_preview_counts_skipped_messages_by_reason(
     open_one, dropped = poisons(now, 2)
     drop(now, dropped)
 
-    summary = previews.summarize(operation=preview(operator, now))
+    summary = preview_summaries.summarize(operation=preview(operator, now))
 
     assert (summary.will_act, summary.skipped) == (
         1,
@@ -355,8 +356,8 @@ def test_a_silent_message_may_be_sent_again_or_dropped(
     poisons(now, 1)
     run(confirm(operator, preview(operator, now), now), now)
 
-    soon = previews.summarize(operation=preview(operator, now + 9 * MINUTE))
-    late = previews.summarize(operation=preview(operator, now + 11 * MINUTE))
+    soon = preview_summaries.summarize(operation=preview(operator, now + 9 * MINUTE))
+    late = preview_summaries.summarize(operation=preview(operator, now + 11 * MINUTE))
 
     assert soon.skipped == (("already sent, no answer yet", 1),)
     assert late.will_act == 1

@@ -31,8 +31,8 @@ from apps.triage.models import Operation, SkippedItem
 from apps.triage.operation_states import OperationState, Verb
 from apps.triage.progress import counts_of
 from apps.triage.services import confirm_and_undo, previews, running
-from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
+from apps.triage.services.selection_requests import SelectionRequest
 from tests.failure_report_builders import poisons
 from tests.races import together
 from tests.triage_operation_runner import AwayPublisher

@@ -31,8 +31,8 @@ from apps.triage.models import Operation
 from apps.triage.operation_states import Verb
 from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.ordered_sends import OrderedSends
-from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
+from apps.triage.services.selection_requests import SelectionRequest
 from tests.in_memory_queue_broker import SENT, Queues
 from tests.lane_crash_simulation import Killed, drain_all, draining, topic_on_queues
 from tests.triage_operation_runner import DyingPublisher, counts_of, run

@@ -31,7 +31,7 @@ from apps.team.rights import Principal, Role
 from apps.team.services import create_user
 from apps.triage.models import Operation
 from apps.triage.operation_states import Verb
-from apps.triage.services import previews
+from apps.triage.services import preview_summaries
 from apps.triage.services.running import SliceEnd
 from tests.database_removal import drop_database
 from tests.failure_report_builders import GUARD, capture, failure
@@ -216,7 +216,7 @@ def test_overlapping_operations_are_quick_whenever_tables_were_analysed(
 
     some = quick(lambda: preview(operator, now, verb=Verb.DROP, ids=HALF))
     everything = quick(lambda: preview(operator, now, verb=Verb.DROP, query=EVERYTHING))
-    quick(lambda: previews.summarize(operation=everything))
+    quick(lambda: preview_summaries.summarize(operation=everything))
     quick(lambda: confirm(operator, some, now))
     quick(lambda: confirm(operator, everything, now))
 

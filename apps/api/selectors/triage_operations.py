@@ -16,9 +16,9 @@ from apps.triage.item_standings import ItemStanding, listed_items, standings_of
 from apps.triage.models import Operation
 from apps.triage.operation_states import ItemState, OperationGroup
 from apps.triage.progress import OperationProgress, progress_of
-from apps.triage.services import previews, requeues_in_vain
+from apps.triage.services import preview_summaries, requeues_in_vain
 from apps.triage.services.earlier_layout_conversion import convert_preview
-from apps.triage.services.previews import PreviewSummary
+from apps.triage.services.preview_summaries import PreviewSummary
 
 MOST_REASONS = 200
 
@@ -101,7 +101,7 @@ def preview(token: uuid.UUID, principal: Principal) -> PreviewSummary:
     operation = own.select_related("target_topic").filter(token=token).first()
     if operation is None:
         raise Absent("This is not the token of a preview of yours; make a new one.")
-    return previews.summarize(operation=convert_preview(operation))
+    return preview_summaries.summarize(operation=convert_preview(operation))
 
 
 def skipped_again(

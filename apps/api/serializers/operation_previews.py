@@ -37,7 +37,7 @@ from apps.redelivery.delivery_filters import PARAMETERS
 from apps.redelivery.services import delivery_items
 from apps.triage.operation_states import Verb
 from apps.triage.services.pacing import HIGHEST_RATE
-from apps.triage.services.previews import MOST_IDS, SelectionRequest
+from apps.triage.services.selection_requests import MOST_IDS, SelectionRequest
 
 RequestableVerb = choice("RequestableVerb", Verb)
 

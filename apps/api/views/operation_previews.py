@@ -16,8 +16,8 @@ from apps.api.views.base import View
 from apps.core import clock
 from apps.team.rights import Principal, Scope
 from apps.triage import operation_enqueueing
-from apps.triage.services import previews
-from apps.triage.services.previews import PreviewSummary
+from apps.triage.services import preview_summaries
+from apps.triage.services.preview_summaries import PreviewSummary
 
 
 class Preview(View):
@@ -44,7 +44,7 @@ class Preview(View):
         operation = operation_enqueueing.preview(
             selection=selection, principal=self.principal, now=now
         )
-        summary = previews.summarize(operation=operation)
+        summary = preview_summaries.summarize(operation=operation)
         return preview_response(summary, self.principal, now=now)
 
     @describe_call(

@@ -25,7 +25,7 @@ from apps.triage.models import Operation as Row
 from apps.triage.services import control
 from apps.triage.services.acknowledgement import acknowledge
 from apps.triage.services.control import ControlStep
-from apps.triage.services.previews import summarize
+from apps.triage.services.preview_summaries import summarize
 
 CONTROL_REFUSALS = (HTTPStatus.NOT_FOUND, *REFUSED_KEY)
 

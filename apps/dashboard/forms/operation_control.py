@@ -19,7 +19,7 @@ from apps.triage.services.control import (
     ControlStep,
 )
 from apps.triage.services.pacing import HIGHEST_RATE
-from apps.triage.services.previews import SendLimits
+from apps.triage.services.selection_requests import SendLimits
 
 RAMP_FIELDS = frozenset({"steps", "asks", "confirmed", "came_back", "wait"})
 RATES = f"give a whole number from 1 to {HIGHEST_RATE:,}, or none for no limit"

@@ -18,7 +18,7 @@ from apps.poison.query_language import Query, Term
 from apps.redelivery.delivery_filters import PARAMETERS
 from apps.redelivery.services import delivery_items
 from apps.triage.operation_states import REQUESTABLE, VERBS, ItemKindName, Verb
-from apps.triage.services.previews import Route, SelectionRequest
+from apps.triage.services.selection_requests import Route, SelectionRequest
 from poisonguard.contract import NAME_LIMIT
 
 

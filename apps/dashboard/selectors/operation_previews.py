@@ -30,10 +30,11 @@ from apps.triage.operation_states import (
     Verb,
 )
 from apps.triage.preview_breakdown import Largest
-from apps.triage.services import previews, requeues_in_vain
+from apps.triage.services import preview_summaries, requeues_in_vain
 from apps.triage.services.earlier_layout_conversion import convert_preview
 from apps.triage.services.operation_redirects import targets_of, topics_that_stay
-from apps.triage.services.previews import PreviewSummary, SelectionRequest
+from apps.triage.services.preview_summaries import PreviewSummary
+from apps.triage.services.selection_requests import SelectionRequest
 from poisonguard.contract import uuid_of
 
 MOST_COPIED = 50
@@ -138,7 +139,7 @@ def preview_detail(
     operation: Operation, principal: Principal, *, now: datetime
 ) -> PreviewDetail:
     """Load what the page of an operation's preview shows: counts, targets, warnings."""
-    summary = previews.summarize(operation=operation)
+    summary = preview_summaries.summarize(operation=operation)
     if not operation.is_about_poisons:
         return PreviewDetail(
             operation=operation,
@@ -148,7 +149,7 @@ def preview_detail(
             swallowed=None,
             deliveries=_first_deliveries(operation),
         )
-    topics = previews.topics_of(operation, summary.breakdown)
+    topics = preview_summaries.topics_of(operation, summary.breakdown)
     staying = topics_that_stay(operation, topics)
     return PreviewDetail(
         operation=operation,

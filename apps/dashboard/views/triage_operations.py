@@ -36,7 +36,7 @@ from apps.triage import operation_enqueueing
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
 from apps.triage.operation_states import OperationGroup, Verb
-from apps.triage.services.previews import Route, SendLimits
+from apps.triage.services.selection_requests import Route, SendLimits
 
 TABS = (
     ("", "All"),

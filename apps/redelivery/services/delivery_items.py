@@ -19,11 +19,11 @@ from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
 from apps.redelivery.models import DeliveryHold, DeliveryItem
 from apps.redelivery.querysets import DeliveryQuerySet
 from apps.redelivery.services.delivery_state_changes import LockedDeliveries
-from apps.triage.item_kinds import DatabaseAct, ItemKind, Judging
+from apps.triage.item_kinds import MOST_COUNTED, DatabaseAct, ItemKind, Judging
 from apps.triage.models import Operation
 from apps.triage.operation_states import ItemKindName, ItemState, Verb
 from apps.triage.preview_breakdown import ItemBreakdown, Largest, Shares
-from apps.triage.services.previews import MOST_COUNTED, SelectionRequest
+from apps.triage.services.selection_requests import SelectionRequest
 
 # Deliveries of a transaction. Each that is given up becomes a message, with its body.
 MOST_AT_ONCE = 500

@@ -24,7 +24,7 @@ from apps.triage.operation_states import (
     Verb,
 )
 from apps.triage.progress import counts_of
-from apps.triage.services import operation_redirects, previews
+from apps.triage.services import operation_redirects, preview_summaries, previews
 from apps.triage.services.earlier_layout_conversion import (
     convert_preview,
     require_converted,
@@ -34,8 +34,8 @@ from apps.triage.services.operation_audit_details import (
     single_item_detail,
 )
 from apps.triage.services.operation_item_judging import judge
-from apps.triage.services.previews import Route, SelectionRequest, SendLimits
 from apps.triage.services.reasons_for_omitted_messages import reason_values
+from apps.triage.services.selection_requests import Route, SelectionRequest, SendLimits
 
 MOST_REASONS = 5
 MOST_LOOKED_AT = 1_000
@@ -143,7 +143,7 @@ def _require_confirmations_to_come(operation: Operation, limits: SendLimits) -> 
     """Raise Invalid if a ramp waits for confirmations, but all messages are moved."""
     if limits.ramp is None or limits.ramp.confirmed is None:
         return
-    topics = previews.breakdown_of(operation).topic_ids
+    topics = preview_summaries.breakdown_of(operation).topic_ids
     if topics and not operation_redirects.topics_that_stay(operation, topics):
         raise Invalid("ramp/confirmed", previews.MOVED_IS_NEVER_CONFIRMED)
 
@@ -231,7 +231,9 @@ def _why_nothing_is_left(operation: Operation, *, now: datetime) -> str:
         since = Counter(dict(cursor.fetchall()))
     if since[""]:
         return ""
-    reasons = since + Counter(dict(previews.breakdown_of(operation).skipped.values))
+    reasons = since + Counter(
+        dict(preview_summaries.breakdown_of(operation).skipped.values)
+    )
     counts = "; ".join(
         f"{number} skipped, {reason}"
         for reason, number in reasons.most_common(MOST_REASONS)

@@ -13,13 +13,13 @@ from apps.poison.query_language import Query
 from apps.poison.querysets import PoisonQuerySet
 from apps.poison.services import sends
 from apps.poison.states import RedriveOutcome
-from apps.triage.item_kinds import ItemKind, Judging
+from apps.triage.item_kinds import MOST_COUNTED, ItemKind, Judging
 from apps.triage.models import Item, Operation
 from apps.triage.operation_states import LAYOUT, SILENT, ItemKindName, Verb
 from apps.triage.ramps import Ramp
 from apps.triage.services import preview_breakdown_counting
-from apps.triage.services.previews import MOST_COUNTED, SelectionRequest
 from apps.triage.services.reasons_for_omitted_messages import REASONS
+from apps.triage.services.selection_requests import SelectionRequest
 
 MOST_LOOKED_AT = 1_000
 MOST_PROBLEMS = 100

@@ -20,9 +20,9 @@ from apps.triage.models import Operation
 from apps.triage.operation_states import FINISHED, Verb
 from apps.triage.preview_breakdown import ItemBreakdown
 from apps.triage.progress import ItemTally
-from apps.triage.services import previews
+from apps.triage.services import preview_summaries
 from apps.triage.services.operation_redirects import target_of_each
-from apps.triage.services.previews import PreviewSummary
+from apps.triage.services.preview_summaries import PreviewSummary
 
 NO_MATCHES = RuleMatches(looked_at=0, unread=0, skips={})
 # Messages without an answer that are looked at: the page reads them each time.
@@ -38,7 +38,7 @@ def of_preview(summary: PreviewSummary, *, now: datetime) -> RuleMatches | TooSl
     operation = summary.operation
     if operation.verb != Verb.REDRIVE:
         return NO_MATCHES
-    topics = previews.topics_of(operation, summary.breakdown)
+    topics = preview_summaries.topics_of(operation, summary.breakdown)
     return unless_slow(partial(_matches_of_preview, operation, topics, now=now))
 
 
@@ -98,7 +98,9 @@ def _targets_that_answer(operation: Operation) -> Mapping[int, int]:
         if stored is None
         else ItemBreakdown.from_json(stored)
     )
-    targets = _visible_targets(operation, previews.topics_of(operation, breakdown))
+    targets = _visible_targets(
+        operation, preview_summaries.topics_of(operation, breakdown)
+    )
     return {topic: target for topic, target in targets.items() if topic == target}
 
 

@@ -58,7 +58,7 @@ from apps.triage.services.operation_item_judging import judge_next
 from apps.triage.services.ordered_sends import TRY_AGAIN, OrderedSends
 from apps.triage.services.orphaned_operations_and_expired_rows import cancel_waits
 from apps.triage.services.pacing import NO_LIMIT, Pacer, at_once
-from apps.triage.services.previews import insert_selection
+from apps.triage.services.preview_items import insert_selection
 from apps.triage.services.redrive_message_building import OutboundMessage, ReadItems
 
 log = logging.getLogger(__name__)

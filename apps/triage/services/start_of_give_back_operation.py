@@ -16,7 +16,7 @@ from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.operation_states import Verb
 from apps.triage.services import confirm_and_undo, previews
-from apps.triage.services.previews import SelectionRequest
+from apps.triage.services.selection_requests import SelectionRequest
 
 
 def give_back(

@@ -24,7 +24,7 @@ from apps.team.rights import Principal, Scope
 from apps.triage import operation_enqueueing
 from apps.triage.operation_states import STANDINGS, Verb
 from apps.triage.services import previews
-from apps.triage.services.previews import SelectionRequest
+from apps.triage.services.selection_requests import SelectionRequest
 from tests.failure_report_builders import capture, drop, failure
 from tests.in_memory_queue_broker import Queues
 from tests.integration.api.schema_checking_client import (

@@ -26,7 +26,7 @@ from apps.team.rights import Role
 from apps.triage.models import Operation
 from apps.triage.operation_states import Verb
 from apps.triage.services import confirm_and_undo, previews, running
-from apps.triage.services.previews import SelectionRequest
+from apps.triage.services.selection_requests import SelectionRequest
 from tests.failure_report_builders import drop, poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import words

@@ -27,7 +27,7 @@ from apps.triage.item_standings import listed_items
 from apps.triage.models import Operation
 from apps.triage.outcomes_over_time import outcomes_over_time
 from apps.triage.progress import progress_of
-from apps.triage.services import control, previews
+from apps.triage.services import control, preview_summaries
 from apps.triage.services.control import CANCEL
 from apps.triage.services.running import SliceEnd
 from tests.failure_report_builders import poisons
@@ -169,7 +169,7 @@ def test_a_retry_of_silent_messages_sends_all_of_them_and_no_other(
     again = preview(operator, late, retry_of=cut_off.pk, standings=("silent",))
     run(confirm(operator, again, late), late)
 
-    assert previews.summarize(operation=early).skipped == (
+    assert preview_summaries.summarize(operation=early).skipped == (
         ("already sent, no answer yet", 3),
     )
     assert counts_of(again) == {"sent": 3}

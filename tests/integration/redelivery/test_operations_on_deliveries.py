@@ -42,11 +42,13 @@ from apps.triage.services import (
     earlier_layout_conversion,
     message_audit_filter,
     orphaned_operations_and_expired_rows,
+    preview_summaries,
     previews,
 )
 from apps.triage.services.pacing import Pacer
-from apps.triage.services.previews import PREVIEW_LIVES, SelectionRequest, SendLimits
+from apps.triage.services.previews import PREVIEW_LIVES
 from apps.triage.services.running import SliceEnd
+from apps.triage.services.selection_requests import SelectionRequest, SendLimits
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
     ADMIN,
     BROKEN,
@@ -149,7 +151,7 @@ def test_a_preview_freezes_what_matches_its_filter() -> None:
         "delivery",
         "endpoint=stock-quote&state=waiting",
     )
-    summary = previews.summarize(operation=operation)
+    summary = preview_summaries.summarize(operation=operation)
     assert (operation.total, summary.will_act, summary.newer) == (3, 3, 1)
     groups = {
         title: dict(largest.values) for title, largest in summary.breakdown.groups
@@ -172,7 +174,7 @@ def test_a_preview_says_what_will_be_skipped_and_why() -> None:
     operation = preview(Verb.TRY_NOW)
 
     assert operation.will_act == 2
-    assert dict(previews.summarize(operation=operation).skipped) == {
+    assert dict(preview_summaries.summarize(operation=operation).skipped) == {
         "a sender is trying it now": 1,
         "dropped: restore it first": 1,
     }
