@@ -22,7 +22,7 @@ from apps.brokers.services.topics_and_routing_publisher import (
     RoutedMessage,
     RoutingPublisher,
 )
-from apps.capture.intake.staged_occurrences_merge import OUTSTANDING
+from apps.capture.intake.unmarked_dead_letters import OUTSTANDING
 from apps.core.errors import Invalid
 from apps.poison.models import Failure, Poison, Problem, Redrive
 from apps.poison.query_language import Query

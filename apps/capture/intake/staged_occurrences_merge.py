@@ -19,13 +19,18 @@ inserts: two merges can wait for one another, but never in a circle.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.db.backends.utils import CursorWrapper
 
 from apps.brokers.services import topics_and_routing_publisher as brokers
-from apps.capture.intake import automatic_skips, repeat_folding, staging
+from apps.capture.intake import (
+    automatic_skips,
+    repeat_folding,
+    staging,
+    unmarked_dead_letters,
+)
 from apps.capture.intake import problem_row_inserts as problems
 from apps.capture.intake.occurrence import Occurrence
 from apps.capture.intake.problem_row_inserts import Span
@@ -39,8 +44,6 @@ from apps.poison.states import (
     outcomes_before,
 )
 
-# Match a dead letter with the same body to sends without a mark of this last time.
-OUTSTANDING = timedelta(days=7)
 # A round leaves only rows whose identity another merge inserted at the same time.
 _MOST_ROUNDS = 20
 
@@ -61,81 +64,6 @@ WHERE known.topic_id = incoming.topic_id
   AND known.fingerprint = incoming.fingerprint AND known.version = incoming.version
 """
 
-# Most brokers carry marks. Then there is nothing to match, and this finds out fast.
-_ANY_UNMARKED = """
-SELECT FROM incoming JOIN poison_redrive sent
-    ON sent.topic_id = incoming.topic_id AND sent.digest = incoming.digest
-WHERE incoming.queue <> '' AND incoming.redrive IS NULL LIMIT 1
-"""
-
-# A message given back is where its broker said, or still has its identity.
-_MATCH_BY_PLACE = """
-UPDATE incoming SET redrive = sent.id
-FROM poison_redrive sent JOIN poison_poison known ON known.id = sent.poison_id
-WHERE incoming.queue <> '' AND incoming.redrive IS NULL
-  AND sent.topic_id = incoming.topic_id AND sent.digest = incoming.digest
-  AND sent.queue = incoming.queue AND sent.outcome = ANY(%(may_recur)s)
-  AND (incoming.place <> '' AND sent.bookmark = incoming.place
-       OR known.identity = incoming.identity)
-"""
-
-# The same for one that is being given back: its place is not recorded yet.
-_MATCH_BY_IDENTITY = """
-UPDATE incoming SET redrive = sending.id
-FROM unnest(%(sending_ids)s::uuid[], %(sending_poisons)s::int8[],
-            %(sending_topics)s::int8[], %(sending_queues)s::text[])
-     AS sending(id, poison_id, topic_id, queue)
-JOIN poison_poison known ON known.id = sending.poison_id
-WHERE incoming.queue <> '' AND incoming.redrive IS NULL
-  AND sending.topic_id = incoming.topic_id AND sending.queue = incoming.queue
-  AND known.identity = incoming.identity AND known.digest = incoming.digest
-"""
-
-# Without marks, each letter answers one send with the same body: the last send of each
-# poison first, and of these the oldest. A letter reported before has matched already.
-# What is being sent just now has no row yet: it is the last send of its poison.
-_MATCH_BY_DIGEST = """
-WITH letters AS (
-    SELECT ord, topic_id, queue, digest,
-           row_number() OVER (PARTITION BY topic_id, digest ORDER BY ord) AS turn
-    FROM incoming
-    WHERE queue <> '' AND redrive IS NULL
-      AND NOT EXISTS (SELECT FROM poison_failure failure
-                      WHERE failure.report_id = incoming.report_id)
-), bodies AS (
-    SELECT DISTINCT topic_id, queue, digest FROM letters
-), sent AS (
-    SELECT sent.id, sent.poison_id, sent.topic_id, sent.digest, sent.claimed_at,
-           sent.n < known.redrives OR sent.poison_id = ANY(%(sending_poisons)s::int8[])
-           AS is_older
-    FROM poison_redrive sent JOIN poison_poison known ON known.id = sent.poison_id
-    JOIN bodies ON bodies.topic_id = sent.topic_id AND bodies.digest = sent.digest
-     AND (sent.queue = '' OR sent.queue = bodies.queue AND sent.bookmark = '')
-    WHERE sent.outcome = ANY(%(may_recur)s)
-      AND (sent.queue <> '' OR sent.claimed_at >= %(sent_since)s)
-    UNION ALL
-    SELECT sending.id, sending.poison_id, sending.topic_id, sending.digest, %(now)s,
-           false
-    FROM unnest(%(sending_ids)s::uuid[], %(sending_poisons)s::int8[],
-                %(sending_topics)s::int8[], %(sending_queues)s::text[],
-                %(sending_digests)s::bytea[])
-         AS sending(id, poison_id, topic_id, queue, digest)
-    JOIN bodies ON bodies.topic_id = sending.topic_id
-     AND bodies.digest = sending.digest AND sending.queue IN ('', bodies.queue)
-), outstanding AS (
-    SELECT id, topic_id, digest,
-           row_number() OVER (PARTITION BY topic_id, digest
-                              ORDER BY is_older, claimed_at, id) AS turn,
-           min(poison_id) OVER same < max(poison_id) OVER same AS ambiguous
-    FROM sent
-    WHERE NOT EXISTS (SELECT FROM incoming other WHERE other.redrive = sent.id)
-    WINDOW same AS (PARTITION BY topic_id, digest)
-)
-UPDATE incoming SET redrive = outstanding.id, ambiguous = outstanding.ambiguous
-FROM letters JOIN outstanding USING (topic_id, digest, turn)
-WHERE incoming.ord = letters.ord
-"""
-
 _FIND_BY_REDRIVE = """
 UPDATE incoming SET poison_id = known.poison_id FROM poison_redrive known
 WHERE known.id = incoming.redrive
@@ -146,10 +74,6 @@ _FIND_BY_UNRECORDED_SEND = """
 UPDATE incoming SET poison_id = sent.poison
 FROM unnest(%(early_ids)s::uuid[], %(early_poisons)s::int8[]) AS sent(id, poison)
 WHERE incoming.redrive = sent.id AND incoming.poison_id IS NULL
-"""
-
-_BODIES_WITHOUT_REDRIVE = """
-SELECT DISTINCT topic_id, digest FROM incoming WHERE queue <> '' AND redrive IS NULL
 """
 
 _FIND_BY_IDENTITY = """
@@ -399,7 +323,6 @@ class _Merge:
             "day": now.date(),
             "open": PoisonState.OPEN.value,
             "most": 2**31 - 1,
-            "sent_since": now - OUTSTANDING,
             "may_recur": outcomes_before(RedriveOutcome.RECURRED),
             "reopened": REOPENED_BY_FAILURE,
             "created": [],
@@ -434,7 +357,8 @@ class _Merge:
         """Set the poison of every staged failure; insert poisons that are missing."""
         missing = self.number
         if self.has_letter:
-            self.has_redriven = self._match_letters() or self.has_redriven
+            matched = unmarked_dead_letters.match(self.cursor, now=self.values["now"])
+            self.has_redriven = matched or self.has_redriven
         if self.has_redriven:
             missing -= self._execute(_FIND_BY_REDRIVE)
             missing -= self._find_by_unrecorded_send() if missing else 0
@@ -446,27 +370,6 @@ class _Merge:
             self._execute(_INSERT_POISONS)
             self.values["created"] += [pk for (pk,) in self.cursor.fetchall()]
         raise RuntimeError("other merges kept taking the same identities")
-
-    def _match_letters(self) -> bool:
-        """Match unmarked dead letters to redrives that they answer; tell if any did."""
-        is_any_sent = self._execute(_ANY_UNMARKED) > 0
-        self._execute(_BODIES_WITHOUT_REDRIVE)
-        sending = sends.unmarked_sends(
-            [(topic, bytes(digest)) for topic, digest in self.cursor.fetchall()],
-            unmarked=brokers.topics_without_headers(),
-        )
-        if not is_any_sent and not sending:
-            return False
-        self.values |= {
-            "sending_ids": [each.redrive for each in sending],
-            "sending_poisons": [each.poison for each in sending],
-            "sending_topics": [each.topic for each in sending],
-            "sending_queues": [each.queue for each in sending],
-            "sending_digests": [each.digest for each in sending],
-        }
-        matched = self._execute(_MATCH_BY_PLACE) if is_any_sent else 0
-        matched += self._execute(_MATCH_BY_IDENTITY) if sending else 0
-        return matched + self._execute(_MATCH_BY_DIGEST) > 0
 
     def _find_by_unrecorded_send(self) -> int:
         """Find the poisons of staged failures by redrives not recorded as sent yet.
