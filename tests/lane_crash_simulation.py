@@ -20,6 +20,7 @@ from apps.capture.intake import (
 from apps.capture.lanes import dead_letter_drain, runner
 from apps.capture.lanes.batch_size_and_poll_interval import Timer
 from apps.capture.lanes.dead_letter_drain import Drain
+from apps.capture.lanes.observe_only_lane import Observer
 from apps.capture.models import Lane, Mode
 from apps.core import clock
 from tests import in_memory_queue_broker
@@ -106,6 +107,11 @@ def request_topic_on_queues(now: datetime, *endpoints: str) -> Topic:
 def draining(topic: Topic, now: datetime, timer: Timer = lambda: 0.0) -> Drain:
     lane = Lane.objects.possible().get(pk=topic.pk)
     return Drain(lane=lane, clock=lambda: now, timer=timer)
+
+
+def watching_lane(topic: Topic, now: datetime, timer: Timer) -> Observer:
+    lane = Lane.objects.possible().get(pk=topic.pk)
+    return Observer(lane=lane, clock=lambda: now, timer=timer)
 
 
 def drain_all(topic: Topic, now: datetime, *, at_once: int = 500) -> None:
