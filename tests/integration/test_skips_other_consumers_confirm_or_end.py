@@ -19,12 +19,7 @@ from apps.capture.models import Guard
 from apps.poison.models import Poison, Skip
 from poisonguard.contract import parse_applied
 from tests.failure_report_builders import GUARD, capture, failure, guard_word
-from tests.skip_builders_and_list_mirror import (
-    Mirror,
-    added,
-    suspected,
-    values,
-)
+from tests.skip_builders_and_list_mirror import Mirror, added, suspected, values
 
 pytestmark = [pytest.mark.django_db, pytest.mark.present]
 

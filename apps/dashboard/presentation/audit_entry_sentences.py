@@ -13,11 +13,7 @@ from apps.dashboard.presentation import (
     audit_sentences_of_people,
     audit_sentences_of_settings,
 )
-from apps.dashboard.presentation.audit_entry_facts import (
-    Facts,
-    Sentence,
-    shorten,
-)
+from apps.dashboard.presentation.audit_entry_facts import Facts, Sentence, shorten
 
 LONGEST_REASON: Final = 300
 

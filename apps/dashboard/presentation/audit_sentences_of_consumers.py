@@ -1,4 +1,4 @@
-"""Sentences for skips, moved positions, and what people read of messages."""
+"""Sentences for the skips and the positions of consumers."""
 
 from __future__ import annotations
 
@@ -14,32 +14,6 @@ from apps.dashboard.presentation.audit_entry_facts import (
     shorten,
 )
 from apps.dashboard.presentation.moments import utc
-
-
-def _body_revealed(facts: Facts) -> str:
-    """Describe who read the body of a message, or what else was revealed.
-
-    That is a header of a problem's messages, samples of a topic, or the contents of a
-    delivery.
-    """
-    kind = str(facts.entry.subject).partition(":")[0]
-    if kind == "problem":
-        header = facts.text("header")
-        return (
-            f"{facts.who} read the header {header} of messages of "
-            f"problem {facts.subject}"
-        )
-    if kind == "topic":
-        samples = facts.count("samples", "sample")
-        return f"{facts.who} read {samples} of the topic {facts.subject}"
-    deed = "downloaded" if facts.text("how") == "downloaded" else "read"
-    if kind == "delivery":
-        endpoint = facts.text("endpoint")
-        where = f" to {endpoint}" if endpoint else ""
-        return f"{facts.who} {deed} the contents of delivery {facts.subject}{where}"
-    topic = facts.text("topic")
-    where = f" of {topic}" if topic else ""
-    return f"{facts.who} {deed} the body of message {facts.subject}{where}"
 
 
 def _skip_added(facts: Facts) -> str:
@@ -90,7 +64,6 @@ def _position_moved(facts: Facts) -> str:
 
 
 SENTENCES: Final[Mapping[str, Sentence]] = {
-    Action.BODY_REVEALED: _body_revealed,
     Action.SKIP_ADDED: _skip_added,
     Action.SKIP_RENEWED: _skip_renewed,
     Action.SKIP_REMOVED: _skip_removed,

@@ -1,4 +1,4 @@
-"""Sentences for people, their sign-ins and rights, and for API keys."""
+"""Sentences for people: their sign-ins, rights and API keys, and what they read."""
 
 from __future__ import annotations
 
@@ -98,7 +98,34 @@ def _password_set(facts: Facts) -> str:
     return f"{facts.who} set a new password for {whose}"
 
 
+def _body_revealed(facts: Facts) -> str:
+    """Describe who read the body of a message, or what else was revealed.
+
+    That is a header of a problem's messages, samples of a topic, or the contents of a
+    delivery.
+    """
+    kind = str(facts.entry.subject).partition(":")[0]
+    if kind == "problem":
+        header = facts.text("header")
+        return (
+            f"{facts.who} read the header {header} of messages of "
+            f"problem {facts.subject}"
+        )
+    if kind == "topic":
+        samples = facts.count("samples", "sample")
+        return f"{facts.who} read {samples} of the topic {facts.subject}"
+    deed = "downloaded" if facts.text("how") == "downloaded" else "read"
+    if kind == "delivery":
+        endpoint = facts.text("endpoint")
+        where = f" to {endpoint}" if endpoint else ""
+        return f"{facts.who} {deed} the contents of delivery {facts.subject}{where}"
+    topic = facts.text("topic")
+    where = f" of {topic}" if topic else ""
+    return f"{facts.who} {deed} the body of message {facts.subject}{where}"
+
+
 SENTENCES: Final[Mapping[str, Sentence]] = {
+    Action.BODY_REVEALED: _body_revealed,
     Action.KEY_CREATED: _key_created,
     Action.KEY_REVOKED: who_did_to_subject("revoked the key"),
     Action.KEY_REFUSED: _key_refused,

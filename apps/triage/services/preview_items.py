@@ -14,9 +14,7 @@ from django.db.models import QuerySet
 from apps.core.queryset_sql import statement_of
 from apps.triage.item_kinds import kind_of
 from apps.triage.models import Item, Operation
-from apps.triage.operation_states import (
-    Verb,
-)
+from apps.triage.operation_states import Verb
 from apps.triage.services import operation_redirects
 from apps.triage.services.reasons_for_omitted_messages import reason_values
 

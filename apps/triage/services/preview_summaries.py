@@ -14,9 +14,7 @@ from apps.poison.models import Poison
 from apps.poison.origin_queue_mismatch import MisroutedCount
 from apps.triage.item_kinds import kind_of
 from apps.triage.models import Operation
-from apps.triage.operation_states import (
-    SENDS,
-)
+from apps.triage.operation_states import SENDS
 from apps.triage.preview_breakdown import ItemBreakdown, Largest, Shares
 from apps.triage.services import operation_redirects, redrive_to_other_queue_count
 from apps.triage.services.reasons_for_omitted_messages import TOO_LARGE

@@ -23,11 +23,7 @@ from apps.poison.models import Poison
 from apps.team.rights import Principal, Scope
 from apps.triage.item_kinds import kind_named, kind_of
 from apps.triage.models import Item, Operation
-from apps.triage.operation_states import (
-    LAYOUT_OF,
-    SENDS,
-    Verb,
-)
+from apps.triage.operation_states import LAYOUT_OF, SENDS, Verb
 from apps.triage.services import operation_redirects, preview_items
 from apps.triage.services.earlier_layout_conversion import require_converted
 from apps.triage.services.selection_requests import Route, SelectionRequest, SendLimits

@@ -8,13 +8,7 @@ from typing import Self
 from apps.core.errors import Invalid
 from apps.poison.query_language import Query
 from apps.triage.models import Operation
-from apps.triage.operation_states import (
-    PACED,
-    SENDS,
-    VERBS,
-    ItemKindName,
-    Verb,
-)
+from apps.triage.operation_states import PACED, SENDS, VERBS, ItemKindName, Verb
 from apps.triage.ramps import Ramp
 from apps.triage.services.pacing import require_rate
 
